@@ -27,6 +27,7 @@ void MultiplyInt8(const Int8Call& call) {
       const std::int8_t* b = call.b + column / panel_vectors * stride + column % panel_vectors * 2;
       std::int32_t sum = 0;
       for (std::int64_t k = 0; k < call.k; ++k) sum += call.a[row][k] * b[k / 2 * panel_vectors * 2 + k % 2];
+      sum -= call.offsets[column] / 128 * call.zero;
       const float scaled = static_cast<float>(sum) * *call.scales[row];
       call.out[row][column] = scaled * call.column_scales[column];
     }
@@ -77,7 +78,12 @@ HWY_NOINLINE void Int8Tile(const Int8Call& call, std::int64_t first, std::int64_
     const auto scale = hn::Set(d, *call.scales[first + row]);
     for (int v = 0; v < panel_vectors; ++v) {
       const std::int64_t column = panel * width + v * Lanes();
-      const auto exact = hn::ConvertTo(d, hn::RearrangeToOddPlusEven(sum[row][v], other[row][v]));
+      auto whole = hn::RearrangeToOddPlusEven(sum[row][v], other[row][v]);
+      if (call.zero != 0) {
+        const auto sums = hn::ShiftRight<7>(hn::LoadU(words, call.offsets + column));
+        whole = hn::Sub(whole, hn::Mul(sums, hn::Set(words, call.zero)));
+      }
+      const auto exact = hn::ConvertTo(d, whole);
       const auto scaled = hn::Mul(hn::Mul(exact, scale), hn::LoadU(d, call.column_scales + column));
       StoreColumns(d, scaled, call.out[first + row] + column, call.columns - column);
     }

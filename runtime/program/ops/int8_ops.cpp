@@ -185,12 +185,103 @@ OpDef round_op() {
   return def;
 }
 
+// ---- matmul_bytes ----
+
+enum : std::size_t { in_floats, in_bytes_weights, in_bytes_scales };
+
+void infer_matmul_bytes(InferContext& context) {
+  expect_dtype(context, in_floats, DType::f32);
+  expect_dtype(context, in_bytes_weights, DType::i8);
+  expect_dtype(context, in_bytes_scales, DType::f32);
+  expect_rank(context, in_bytes_weights, 2);
+  expect_rank(context, in_bytes_scales, 1);
+  const std::int64_t n = same_extent(extent(context, in_bytes_weights, 1), extent(context, in_bytes_scales, 0), "columns of W and WScale");
+  const std::optional<DDim>& x = context.tensor(in_floats).shape;
+  const std::int64_t axis = first_axis(context.attributes());
+  if (axis < 0 || (x && axis >= x->rank()))
+    throw ProgramError("attribute 'axis': expected an axis of " + context.describe(in_floats) + ", found " + std::to_string(axis));
+  if (const std::int64_t k = extent(context, in_bytes_weights, 0); k > most_bytes_k)
+    throw ProgramError("expected at most " + std::to_string(most_bytes_k) + " rows of W, found " + std::to_string(k));
+  if (!x) return context.result(VarType::unranked(DType::f32));
+  expect_extent(context, in_bytes_weights, 0, (*x)[-1]);
+  DDim shape = *x;
+  shape[-1] = n;
+  context.result(VarType(DType::f32, shape));
+}
+
+struct KnownBytes {
+  Int8Plan plan;
+  PackedInt8 packed;
+};
+std::optional<KnownBytes> known_bytes(const PrepareContext& context, const Place& place) {
+  const Tensor* weights = context.constant(in_bytes_weights);
+  const Tensor* scales = context.constant(in_bytes_scales);
+  if (weights == nullptr || scales == nullptr) return std::nullopt;
+  const Int8Plan plan = make_int8_plan({weights->dim(0), weights->dim(1)}, place);
+  PackingStream stream;
+  return KnownBytes{plan, pack(plan, *weights, *scales, stream)};
+}
+
+OpKernel prepare_matmul_bytes(const PrepareContext& context) {
+  const auto axis = static_cast<int>(first_axis(context.attributes()));
+  std::optional<KnownBytes> known = known_bytes(context, context.place());
+  if (!known)
+    return [axis](OpContext& run) {
+      const Tensor& w = run.tensor(in_bytes_weights);
+      const Int8Plan plan = make_int8_plan({w.dim(0), w.dim(1)}, run.stream().place());
+      const PackedInt8 packed = pack(plan, w, run.tensor(in_bytes_scales), run.stream());
+      run.set(0, matmul_bytes(plan, packed, run.tensor(in_floats), axis, run.stream()));
+    };
+  for (Tensor* part : {&known->packed.data, &known->packed.offsets, &known->packed.scales}) *part = context.placed(*part);
+  return [axis, known = *known](OpContext& run) {
+    run.set(0, matmul_bytes(known.plan, known.packed, run.tensor(in_floats), axis, run.stream()));
+  };
+}
+
+/// Bytes of a row that lie on the stack.
+constexpr std::int64_t most_row_bytes = 8192;
+
+RowFunction matmul_bytes_of_rows(const PrepareContext& context, const RowForm& form) {
+  std::optional<KnownBytes> known = known_bytes(context, CpuPlace{});
+  if (!known) throw UnsupportedError("multiplies weights that a run computes");
+  if (form.dtype != DType::f32 || form.inputs.size() != 1 || form.inputs[0].rank() != 1 || known->plan.desc().k > most_row_bytes)
+    throw UnsupportedError("rows of more axes or elements");
+  return [known = *known](std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) {
+    std::int8_t bytes[most_row_bytes];
+    for (std::int64_t i = 0; i < rows; ++i)
+      matmul_bytes(known.plan, known.packed, inputs[0].row<float>(i), bytes, outputs[0].row<float>(i));
+  };
+}
+
+OpDef matmul_bytes_op() {
+  OpDef def;
+  def.name = "matmul_bytes";
+  def.inputs = {"X", "W", "WScale"};
+  def.outputs = {"Out"};
+  def.infer = infer_matmul_bytes;
+  def.prepare = prepare_matmul_bytes;
+  def.prepare_rows = matmul_bytes_of_rows;
+  def.one_row = [](const Op& op) { return first_axis(op.attributes) == 0; };
+  def.follow_rows = [](const InferContext& context, const std::vector<int>& axes) -> std::vector<int> {
+    if (axes[in_bytes_weights] >= 0 || axes[in_bytes_scales] >= 0) refuse_rows("rows in its weights");
+    if (axes[in_floats] >= first_axis(context.attributes())) refuse_rows("takes the range of all rows");
+    return {axes[in_floats]};
+  };
+  def.vectorize = [](Vectorizer& v, const Op& op) {
+    expect_shared(v, op, in_bytes_weights, "weights");
+    expect_shared(v, op, in_bytes_scales, "the scales of weights");
+    vectorize_with(v, op, with(op.attributes, "axis", first_axis(op.attributes) + 1));
+  };
+  return def;
+}
+
 }  // namespace
 
 void add_int8_ops(OpRegistry& registry) {
   registry.add(quantize_op());
   registry.add(matmul_int8_op());
   registry.add(round_op());
+  registry.add(matmul_bytes_op());
 }
 
 }  // namespace millrace::ops

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include <millrace/kernels/round_to_bytes.h>
 #include <millrace/runtime/models/import/with_onnx/element_types.h>
 #include <millrace/runtime/models/import/with_onnx/quantized.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
@@ -171,6 +172,14 @@ void qlinear_conv(Importer& to, const Node& node, const char* own) {
 
 /// A [.., K] f32, B [K, N] of 8 bits with scale and zero point; + bias.
 void dynamic_matmul(Importer& to, const Node& node, const char*) {
+  if (to.type(to.in(node, 1)).rank() == 2 && to.type(to.in(node, 0)).rank() > 0 && are_centred_bytes(to, node, 1, 2, 3)) {
+    const std::int64_t columns = (*to.type(to.in(node, 1)).shape)[1];
+    VarId scales = to.emit1("reshape", {to.in(node, 2)}, {{"shape", Ints{-1}}});
+    if (to.type(scales).is_scalar() || (*to.type(scales).shape)[0] == 1) scales = to.emit1("expand", {scales, to.literal(Ints{columns})});
+    const VarId product = to.emit1("matmul_bytes", {to.in(node, 0), to.in(node, 1), scales});
+    return to.give(node, node.has(4) ? "add" : "identity",
+                   node.has(4) ? std::vector<VarId>{product, to.in(node, 4)} : std::vector<VarId>{product});
+  }
   const VarId b = dequantized(to, to.in(node, 1), to.in(node, 2), to.in_or_none(node, 3), -1);
   const VarId product = to.emit1("matmul", {rounded_to_bytes(to, to.in(node, 0)), b});
   if (!node.has(4)) return to.give(node, "identity", {product});
@@ -199,10 +208,13 @@ VarId recurrent_weights(Importer& to, const Node& node, std::size_t weights, std
   return to.emit1("transpose", {f.times(made, per_direction(to.in(node, scale)))}, {{"perm", Ints{0, 2, 1}}});
 }
 
-/// An LSTM over X in 8 bits with weights in 8 bits; its h is rounded so in each step (`quantized_lstm`).
+/// An LSTM over X in 8 bits with weights in 8 bits; its h is rounded so in each step (`quantized_lstm`). Weights that `matmul_bytes` takes stand behind
+/// the inputs that an LSTM has, with their scales.
 void dynamic_lstm(Importer& to, const Node& node, const char*) {
-  const std::pair<const char*, VarId> inputs[] = {
-      {" X", rounded_to_bytes(to, to.in(node, 0))}, {" W", recurrent_weights(to, node, 1, 8)}, {" R", recurrent_weights(to, node, 2, 10)}};
+  const bool bytes = are_centred_bytes(to, node, 1, 8, 9) && are_centred_bytes(to, node, 2, 10, 11);
+  const std::pair<const char*, VarId> inputs[] = {{" X", bytes ? to.in(node, 0) : rounded_to_bytes(to, to.in(node, 0))},
+                                                  {" W", recurrent_weights(to, node, 1, 8)},
+                                                  {" R", recurrent_weights(to, node, 2, 10)}};
   onnx::NodeProto made, plain = node.proto();
   for (const auto& [ending, var] : inputs) *made.add_output() = node.label() + ending;
   for (std::size_t i = 0; i < 3; ++i) {
@@ -210,6 +222,9 @@ void dynamic_lstm(Importer& to, const Node& node, const char*) {
     plain.set_input(static_cast<int>(i), made.output(static_cast<int>(i)));
   }
   while (plain.input_size() > 8) plain.mutable_input()->RemoveLast();
+  while (bytes && plain.input_size() < 8) plain.add_input("");
+  for (const int given : {1, 8, 2, 10})
+    if (bytes) plain.add_input(node.input(static_cast<std::size_t>(given)));
   const Node inner(plain);
   find_rule("LSTM")->apply(to, inner, "");
   node.read_as(inner);
@@ -262,6 +277,17 @@ VarId dequantized(Importer& to, VarId x, VarId scale, VarId zero, std::int64_t a
   const VarId from = f.taken(x);
   const VarId centred = zero == no_var ? from : f.minus(from, f.taken(along_axis(to, zero, x, axis)));
   return f.cast(f.times(centred, f.taken(along_axis(to, scale, x, axis))), dtype);
+}
+
+bool are_centred_bytes(Importer& to, const Node& node, std::size_t weights, std::size_t scale, std::size_t zero) {
+  const Tensor* const values = to.known(node, weights);
+  if (values == nullptr || values->dtype() != DType::i8 || to.known(node, scale) == nullptr) return false;
+  if (values->rank() < 2 || values->dim(-2) > most_bytes_k) return false;
+  if (!node.has(zero)) return true;
+  const Tensor* const zeros = to.known(node, zero);
+  if (zeros == nullptr || zeros->dtype() != DType::i8) return false;
+  const std::vector<std::int8_t> numbers = zeros->to_vector<std::int8_t>();
+  return std::all_of(numbers.begin(), numbers.end(), [](std::int8_t number) { return number == 0; });
 }
 
 DType exact_sums(std::int64_t terms) { return terms >= 0 && terms <= most_in_f32 ? DType::f32 : DType::f64; }
