@@ -27,7 +27,7 @@ void MultiplyInt8(const Int8Call& call) {
       const std::int8_t* b = call.b + column / panel_vectors * stride + column % panel_vectors * 2;
       std::int32_t sum = 0;
       for (std::int64_t k = 0; k < call.k; ++k) sum += call.a[row][k] * b[k / 2 * panel_vectors * 2 + k % 2];
-      sum -= call.offsets[column] / 128 * call.zero;
+      if (call.zero != 0) sum -= call.offsets[column] / 128 * call.zero;
       const float scaled = static_cast<float>(sum) * *call.scales[row];
       call.out[row][column] = scaled * call.column_scales[column];
     }
