@@ -27,4 +27,15 @@ Tensor matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const Tenso
 void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* x, std::int8_t* bytes, float* out);
 inline constexpr std::int64_t most_bytes_k = 65535;
 
+/// The bytes of x, u8, their scales and their zeros, u8, both of the extents in front of `axis`. Where the scale is NaN the bytes say nothing.
+struct ByteTensor {
+  Tensor bytes;
+  Tensor scale;
+  Tensor zero;
+};
+ByteTensor quantize_bytes(const Tensor& x, int axis, StreamRef stream);
+
+/// Σ_k (x[.., k] − zero)·W[k, n], i32, for x of u8 or i8 and zeros of its dtype, whose extents are the first of x. The scales of the weights are not read.
+Tensor matmul_integer(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, const Tensor& zero, StreamRef stream);
+
 }  // namespace millrace

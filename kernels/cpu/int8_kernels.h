@@ -22,6 +22,7 @@ struct Int8Call {
   std::int64_t first_panel = 0;
   std::int64_t last_panel = 0;
   std::int32_t zero = 0;  ///< what stands for 0 in the rows: it comes off each element, exactly
+  bool whole = false;     ///< `out` gets the sums as they are, i32
 };
 
 /// The kernels of one instruction set.

@@ -56,17 +56,18 @@ MILLRACE_VNNI void tile(const Int8Call& call, std::int64_t first, std::int64_t p
     }
   }
   for (int row = 0; row < Rows; ++row) {
-    const __m512 scale = _mm512_set1_ps(*call.scales[first + row]);
+    const __m512 scale = _mm512_set1_ps(call.whole ? 1.0f : *call.scales[first + row]);
     for (int v = 0; v < Vectors; ++v) {
       const std::int64_t column = panel * width + v * lanes;
       const std::int64_t count = call.columns - column;
-      const __m512 scaled =
-          _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[row][v]), scale), _mm512_loadu_ps(call.column_scales + column));
+      __m512 made = _mm512_castsi512_ps(sum[row][v]);
+      if (!call.whole)
+        made = _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[row][v]), scale), _mm512_loadu_ps(call.column_scales + column));
       float* to = call.out[first + row] + column;
       if (count >= lanes)
-        _mm512_storeu_ps(to, scaled);
+        _mm512_storeu_ps(to, made);
       else if (count > 0)
-        _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << count) - 1), scaled);
+        _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << count) - 1), made);
     }
   }
 }

@@ -105,6 +105,23 @@ void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* 
             });
 }
 
+void sum_bytes(const Int8Plan& plan, const PackedInt8& weights, const std::int8_t* bytes, std::int64_t rows, std::int32_t zero,
+               std::int32_t* out, ThreadTeam& team) {
+  const std::int64_t k = plan.desc().k, n = plan.desc().n;
+  const Int8Layout layout{k, n, plan.kernels().lanes, plan.kernels().group};
+  each_span(team, rows, max_rows, layout.panels(), layout.panel_stride() / 4,
+            [&](std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t last) {
+              const std::int8_t* a[max_rows];
+              float* to[max_rows];
+              for (std::int64_t i = 0; i < count; ++i) {
+                a[i] = bytes + (row + i) * k;
+                to[i] = reinterpret_cast<float*>(out + (row + i) * n);
+              }
+              plan.kernels().multiply({a, nullptr, to, count, k, static_cast<const std::int8_t*>(weights.data.raw()),
+                                       static_cast<const std::int32_t*>(weights.offsets.raw()), nullptr, n, first, last, zero, true});
+            });
+}
+
 }  // namespace cpu
 
 void round_to_bytes(const float* x, std::int64_t count, float* out) {

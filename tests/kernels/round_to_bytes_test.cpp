@@ -121,6 +121,61 @@ TEST_CASE("products of such bytes are exact sums, scaled, with the same bits on 
   });
 }
 
+TEST_CASE("bytes, their scales and zeros, and exact sums of bytes of either dtype, on every device") {
+  each_backend([](DeviceUnderTest& on) {
+    Random random(13);
+    for (const std::int64_t k : {1, 5, 64, 600}) {
+      const std::int64_t n = 70;
+      const Tensor x = some_numbers(random, DDim{3, 4, k});
+      Tensor w(DType::i8, DDim{k, n});
+      for (std::int64_t i = 0; i < w.elements(); ++i)
+        w.mutable_data<std::int8_t>()[i] = static_cast<std::int8_t>(random.between(-128, 127));
+      const Int8Plan plan = make_int8_plan({k, n}, on.stream().place());
+      const PackedInt8 packed = pack(plan, on.up(w), on.up(Tensor::from<float>(std::vector<float>(n, 1), DDim{n})), on.stream());
+      const auto sums = [&](const std::vector<std::int64_t>& rows) {
+        std::vector<std::int32_t> made;
+        for (std::size_t row = 0; row < rows.size(); row += static_cast<std::size_t>(k))
+          for (std::int64_t column = 0; column < n; ++column) {
+            std::int64_t sum = 0;
+            for (std::int64_t i = 0; i < k; ++i) sum += rows[row + static_cast<std::size_t>(i)] * w.data<std::int8_t>()[i * n + column];
+            made.push_back(static_cast<std::int32_t>(sum));
+          }
+        return made;
+      };
+      for (int axis = 0; axis < 3; ++axis) {
+        INFO("k ", k, ", axis ", axis);
+        const ByteTensor made = quantize_bytes(on.up(x), axis, on.stream());
+        std::vector<float> scales;
+        std::vector<std::uint8_t> values, zeros;
+        std::vector<std::int64_t> centred;
+        for (const std::vector<float>& piece : pieces(x, axis)) {
+          const Bytes bytes(piece);
+          scales.push_back(bytes.scale);
+          zeros.push_back(static_cast<std::uint8_t>(bytes.zero));
+          for (const float value : bytes.values) {
+            values.push_back(static_cast<std::uint8_t>(value));
+            centred.push_back(static_cast<std::int64_t>(value - bytes.zero));
+          }
+        }
+        CHECK(on.down(made.bytes).to_vector<std::uint8_t>() == values);
+        CHECK(on.down(made.scale).to_vector<float>() == scales);
+        CHECK(on.down(made.zero).to_vector<std::uint8_t>() == zeros);
+        CHECK(made.zero.dims() == x.dims().slice(0, axis));
+        const Tensor found = matmul_integer(plan, packed, made.bytes, made.zero, on.stream());
+        CHECK(on.down(found).to_vector<std::int32_t>() == sums(centred));
+      }
+      Tensor bytes(DType::i8, DDim{2, k});
+      std::vector<std::int64_t> centred;
+      for (std::int64_t i = 0; i < bytes.elements(); ++i) {
+        bytes.mutable_data<std::int8_t>()[i] = static_cast<std::int8_t>(random.between(-128, 127));
+        centred.push_back(bytes.data<std::int8_t>()[i] + 128);
+      }
+      const Tensor least = Tensor::scalar(std::int8_t{-128});
+      CHECK(on.down(matmul_integer(plan, packed, on.up(bytes), on.up(least), on.stream())).to_vector<std::int32_t>() == sums(centred));
+    }
+  });
+}
+
 TEST_CASE("a NaN or an infinity makes NaN of all that is rounded with it, and zeros stay zeros") {
   CpuDevice device;
   const float infinity = std::numeric_limits<float>::infinity();

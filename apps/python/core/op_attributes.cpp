@@ -77,6 +77,8 @@ const std::map<std::string, std::string>& op_attributes() {
       {"reverse", "axis"},
       {"run_rows", "every, feeds, level, phase, phases, reach, reverse"},
       {"round_to_bytes", "axis"},
+      {"matmul_bytes", "axis"},
+      {"quantize_bytes", "axis"},
       {"same_steps", "level"},
       {"sample_tokens", "seed, temperature, top"},
       {"scaled_tanh", "alpha, beta"},

@@ -28,6 +28,7 @@ void add_traits(OpRegistry& registry) {
       {"matmul_bias", {.product = true}},
       {"matmul_int8", {.product = true}},
       {"matmul_bytes", {.product = true}},
+      {"matmul_integer", {.product = true}},
       {"gemm", {.product = true}},
       {"conv1d", {.product = true}},
       {"conv", {.product = true}},

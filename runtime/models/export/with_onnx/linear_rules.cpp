@@ -47,6 +47,9 @@ void matmul_int8(Exporter& to, const Op& op, const char*) {
 struct Bytes {
   std::string values;  ///< less their zero
   std::string scale;
+  std::string bytes;
+  std::string zero;
+  Ints axes;  ///< that are 1 in scale and zero
 };
 Bytes bytes_of(Exporter& to, const Op& op) {
   const std::string x = to.in(op, 0);
@@ -62,7 +65,8 @@ Bytes bytes_of(Exporter& to, const Op& op) {
   const std::string scale = to.node("Where", {to.node("Equal", {span, number(0)}), number(1), to.node("Div", {span, number(255)})});
   const std::string zero = to.node("Round", {to.node("Clip", {to.node("Div", {to.node("Neg", {low}), scale}), number(0), number(255)})});
   const std::string moved = to.node("Add", {to.node("Round", {to.node("Div", {x, scale})}), zero});
-  return {to.node("Sub", {to.node("Clip", {moved, number(0), number(255)}), zero}), scale};
+  const std::string bytes = to.node("Clip", {moved, number(0), number(255)});
+  return {to.node("Sub", {bytes, zero}), scale, bytes, zero, axes};
 }
 
 void round_to_bytes(Exporter& to, const Op& op, const char*) {
@@ -74,6 +78,22 @@ void matmul_bytes(Exporter& to, const Op& op, const char*) {
   const Bytes made = bytes_of(to, op);
   const std::string sum = to.node("MatMul", {cast_to(to, made.values, DType::i32), as(to, op, 1, DType::i32)});
   to.give(op, "Mul", {to.node("Mul", {cast_to(to, sum, DType::f32), made.scale}), to.in(op, 2)});
+}
+
+void quantize_bytes(Exporter& to, const Op& op, const char*) {
+  const Bytes made = bytes_of(to, op);
+  const auto front = [&](const std::string& x) { return made.axes.empty() ? x : to.node("Squeeze", {x, to.ints(made.axes)}); };
+  to.bind(op.outputs[0], cast_to(to, made.bytes, DType::u8));
+  to.bind(op.outputs[1], front(made.scale));
+  to.bind(op.outputs[2], cast_to(to, front(made.zero), DType::u8));
+}
+
+void matmul_integer(Exporter& to, const Op& op, const char*) {
+  std::string zero = as(to, op, 1, DType::i32);
+  Ints behind;
+  for (int axis = to.type(op, 1).rank(); axis < to.type(op, 0).rank(); ++axis) behind.push_back(axis);
+  if (to.type(op, 1).rank() > 0) zero = to.node("Unsqueeze", {zero, to.ints(behind)});
+  to.give(op, "MatMul", {to.node("Sub", {as(to, op, 0, DType::i32), zero}), as(to, op, 2, DType::i32)});
 }
 
 std::int64_t flag(const Op& op, const char* name, bool otherwise = false) { return op.attributes.get_or(name, otherwise) ? 1 : 0; }
@@ -198,6 +218,8 @@ constexpr Rule rules[] = {
     {"matmul_int8", matmul_int8},
     {"round_to_bytes", round_to_bytes},
     {"matmul_bytes", matmul_bytes},
+    {"quantize_bytes", quantize_bytes},
+    {"matmul_integer", matmul_integer},
     {"conv1d", conv1d, "Conv"},
     {"lstm_cell", lstm_cell},
     {"lstm_cell_projected", lstm_cell},
