@@ -6,9 +6,12 @@
 
 #include <millrace/kernels/activation.h>
 #include <millrace/kernels/binary.h>
+#include <millrace/kernels/cast.h>
+#include <millrace/kernels/cpu/round_to_bytes.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/row_major.h>
+#include <millrace/kernels/matmul.h>
 #include <millrace/kernels/reduce.h>
 #include <millrace/kernels/where.h>
 #include <millrace/tensor/launch.h>
@@ -16,8 +19,15 @@
 namespace millrace {
 namespace {
 
+/// What stands for x: bytes less their zero, in f32, and their scale.
+struct Steps {
+  Tensor bytes;
+  Tensor scale;
+  Tensor zero;
+};
+
 /// Kernel by kernel, for devices.
-Tensor in_steps(const Tensor& x, int axis, StreamRef stream) {
+Steps in_steps(const Tensor& x, int axis, StreamRef stream) {
   std::vector<int> axes;
   for (int i = axis; i < x.rank(); ++i) axes.push_back(i);
   const auto number = [&](double value) { return full(DDim{}, value, DType::f32, stream); };
@@ -31,7 +41,7 @@ Tensor in_steps(const Tensor& x, int axis, StreamRef stream) {
   const Tensor scale = where(both(Binary::equal, span, number(0)), number(1), both(Binary::div, span, number(255)), stream);
   const Tensor zero = rounded(clip(both(Binary::div, unary(Unary::neg, {}, low, stream), scale), 0, 255, stream));
   const Tensor steps = clip(both(Binary::add, rounded(both(Binary::div, x, scale)), zero), 0, 255, stream);
-  return both(Binary::mul, both(Binary::sub, steps, zero), scale);
+  return {both(Binary::sub, steps, zero), scale, zero};
 }
 
 }  // namespace
@@ -43,7 +53,10 @@ Tensor round_to_bytes(const Tensor& x, int axis, StreamRef stream) {
     throw IndexError("round_to_bytes: expected an axis of 0 to " + std::to_string(x.rank()) + ", found " + std::to_string(axis) + " for " +
                      x.to_string());
   if (x.elements() == 0) return x;
-  if (internal::on_cuda(stream.place())) return in_steps(x, axis, stream);
+  if (internal::on_cuda(stream.place())) {
+    const Steps made = in_steps(x, axis, stream);
+    return binary(Binary::mul, made.bytes, made.scale, stream);
+  }
   const Tensor from = x.is_contiguous() ? x : internal::row_major("round_to_bytes", x, stream);
   Tensor out(DType::f32, x.dims(), stream.memory());
   const std::int64_t count = x.dims().slice(axis, x.rank()).elements();
@@ -55,6 +68,146 @@ Tensor round_to_bytes(const Tensor& x, int axis, StreamRef stream) {
         team.parallel(from.elements() / count, std::max<std::int64_t>(1, 16384 / count), [&](std::int64_t begin, std::int64_t end) {
           for (std::int64_t i = begin; i < end; ++i) round_to_bytes(in + i * count, count, to + i * count);
         });
+      },
+      stream);
+  return out;
+}
+
+namespace {
+
+/// The most products of a byte less its zero and an i8 that sum up exactly in f32.
+constexpr std::int64_t most_in_f32 = 512;
+
+/// Sums in a dtype in which they are exact.
+Tensor multiplied_in_steps(const PackedInt8& weights, const Tensor& x, int axis, StreamRef stream) {
+  const Steps made = in_steps(x, axis, stream);
+  const DType exact = x.dim(-1) <= most_in_f32 ? DType::f32 : DType::f64;
+  const auto in = [&](const Tensor& of, DType dtype) { return of.dtype() == dtype ? of : cast(of, dtype, stream); };
+  const Tensor sums = matmul(in(made.bytes, exact), in(weights.data, exact), stream);
+  return binary(Binary::mul, binary(Binary::mul, in(sums, DType::f32), made.scale, stream), weights.scales, stream);
+}
+
+}  // namespace
+
+Tensor matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, int axis, StreamRef stream) {
+  internal::check_device_places("matmul_bytes", stream, {&x, &weights.data, &weights.scales});
+  internal::check_dtype("matmul_bytes", "x", x, DType::f32);
+  const std::int64_t k = plan.desc().k;
+  if (x.rank() < 1 || x.dim(-1) != k)
+    throw ShapeError("matmul_bytes: expected rows of " + std::to_string(k) + " elements, found " + x.to_string());
+  if (k > most_bytes_k)
+    throw ArgumentError("matmul_bytes: expected k of at most " + std::to_string(most_bytes_k) + ", found " + std::to_string(k));
+  if (axis < 0 || axis >= x.rank())
+    throw IndexError("matmul_bytes: expected an axis of 0 to " + std::to_string(x.rank() - 1) + ", found " + std::to_string(axis));
+  DDim dims = x.dims();
+  dims[-1] = plan.desc().n;
+  if (x.elements() == 0 || dims.elements() == 0) return zeros(dims, DType::f32, stream);
+  if (internal::on_cuda(stream.place())) return multiplied_in_steps(weights, x, axis, stream);
+  const Tensor from = x.is_contiguous() ? x : internal::row_major("matmul_bytes", x, stream);
+  const Tensor bytes(DType::i8, x.dims(), stream.memory());
+  Tensor out(DType::f32, dims, stream.memory());
+  const std::int64_t rows = x.dims().slice(axis, x.rank()).elements() / k;
+  launch(
+      TensorRefs<4>{&from, &weights.data, &weights.offsets, &weights.scales}, TensorRefs<2>{&bytes, &out},
+      [=, out = out](ThreadTeam& team) {
+        const auto* in = static_cast<const float*>(from.raw());
+        for (std::int64_t row = 0; row < from.elements() / k; row += rows)
+          cpu::matmul_bytes(plan, weights, in + row * k, rows, static_cast<std::int8_t*>(bytes.raw_mutable()) + row * k,
+                            static_cast<float*>(out.raw_mutable()) + row * plan.desc().n, team);
+      },
+      stream);
+  return out;
+}
+
+namespace {
+
+/// i8 less the 128 that a u8 is more.
+void take_less(const Tensor& x, std::int8_t* bytes) {
+  const auto* from = static_cast<const std::uint8_t*>(x.raw());
+  const std::uint8_t flip = x.dtype() == DType::u8 ? 0x80 : 0;
+  for (std::int64_t i = 0; i < x.elements(); ++i) bytes[i] = static_cast<std::int8_t>(from[i] ^ flip);
+}
+
+std::int32_t zero_at(const Tensor& zero, std::int64_t place) {
+  if (zero.dtype() == DType::i8) return static_cast<const std::int8_t*>(zero.raw())[place];
+  return static_cast<const std::uint8_t*>(zero.raw())[place] - 128;
+}
+
+Tensor summed_in_steps(const PackedInt8& weights, const Tensor& x, const Tensor& zero, StreamRef stream) {
+  const DType exact = x.dim(-1) <= most_in_f32 ? DType::f32 : DType::f64;
+  DDim apart = zero.dims();
+  while (apart.rank() < x.rank()) apart = apart.inserted(apart.rank(), 1);
+  const Tensor centred = binary(Binary::sub, cast(x, exact, stream), cast(zero, exact, stream).reshape(apart), stream);
+  return cast(matmul(centred, cast(weights.data, exact, stream), stream), DType::i32, stream);
+}
+
+}  // namespace
+
+ByteTensor quantize_bytes(const Tensor& x, int axis, StreamRef stream) {
+  internal::check_device_places("quantize_bytes", stream, {&x});
+  internal::check_dtype("quantize_bytes", "x", x, DType::f32);
+  if (axis < 0 || axis > x.rank())
+    throw IndexError("quantize_bytes: expected an axis of 0 to " + std::to_string(x.rank()) + ", found " + std::to_string(axis) + " for " +
+                     x.to_string());
+  const DDim front = x.dims().slice(0, axis);
+  if (x.elements() == 0) return {zeros(x.dims(), DType::u8, stream), ones(front, DType::f32, stream), zeros(front, DType::u8, stream)};
+  if (internal::on_cuda(stream.place())) {
+    const Steps made = in_steps(x, axis, stream);
+    const Tensor bytes = binary(Binary::add, made.bytes, made.zero, stream);
+    return {cast(bytes, DType::u8, stream), made.scale.reshape(front), cast(made.zero, DType::u8, stream).reshape(front)};
+  }
+  const Tensor from = x.is_contiguous() ? x : internal::row_major("quantize_bytes", x, stream);
+  ByteTensor made{Tensor(DType::u8, x.dims(), stream.memory()), Tensor(DType::f32, front, stream.memory()),
+                  Tensor(DType::u8, front, stream.memory())};
+  launch(
+      TensorRefs<1>{&from}, TensorRefs<3>{&made.bytes, &made.scale, &made.zero},
+      [from, made, pieces = front.elements()](ThreadTeam& team) {
+        const std::int64_t count = from.elements() / pieces;
+        const auto* in = static_cast<const float*>(from.raw());
+        auto* bytes = static_cast<std::uint8_t*>(made.bytes.raw_mutable());
+        team.parallel(pieces, std::max<std::int64_t>(1, 16384 / count), [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t i = begin; i < end; ++i) {
+            const cpu::ByteRange range = cpu::byte_range(in + i * count, count);
+            static_cast<float*>(made.scale.raw_mutable())[i] = range.scale;
+            static_cast<std::uint8_t*>(made.zero.raw_mutable())[i] = static_cast<std::uint8_t>(range.zero);
+            std::uint8_t* to = bytes + i * count;
+            cpu::take_bytes(in + i * count, count, range, reinterpret_cast<std::int8_t*>(to));
+            for (std::int64_t at = 0; at < count; ++at) to[at] ^= 0x80;
+          }
+        });
+      },
+      stream);
+  return made;
+}
+
+Tensor matmul_integer(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, const Tensor& zero, StreamRef stream) {
+  internal::check_device_places("matmul_integer", stream, {&x, &zero, &weights.data});
+  if (x.dtype() != DType::u8) internal::check_dtype("matmul_integer", "x", x, DType::i8);
+  internal::check_dtype("matmul_integer", "the zeros of x", zero, x.dtype());
+  const std::int64_t k = plan.desc().k;
+  if (x.rank() < 1 || x.dim(-1) != k)
+    throw ShapeError("matmul_integer: expected rows of " + std::to_string(k) + " elements, found " + x.to_string());
+  if (k > most_bytes_k)
+    throw ArgumentError("matmul_integer: expected k of at most " + std::to_string(most_bytes_k) + ", found " + std::to_string(k));
+  if (zero.rank() >= x.rank() || zero.dims() != x.dims().slice(0, zero.rank()))
+    throw ShapeError("matmul_integer: expected zeros of the first extents of " + x.to_string() + ", found " + zero.to_string());
+  DDim dims = x.dims();
+  dims[-1] = plan.desc().n;
+  if (x.elements() == 0 || dims.elements() == 0) return zeros(dims, DType::i32, stream);
+  if (internal::on_cuda(stream.place())) return summed_in_steps(weights, x, zero, stream);
+  const Tensor from = x.is_contiguous() ? x : internal::row_major("matmul_integer", x, stream);
+  const Tensor off = zero.is_contiguous() ? zero : internal::row_major("matmul_integer", zero, stream);
+  const Tensor bytes(DType::i8, x.dims(), stream.memory());
+  Tensor out(DType::i32, dims, stream.memory());
+  launch(
+      TensorRefs<4>{&from, &off, &weights.data, &weights.offsets}, TensorRefs<2>{&bytes, &out},
+      [=, out = out](ThreadTeam& team) {
+        auto* less = static_cast<std::int8_t*>(bytes.raw_mutable());
+        take_less(from, less);
+        const std::int64_t pieces = off.elements(), rows = from.elements() / k / pieces;
+        for (std::int64_t i = 0; i < pieces; ++i)
+          cpu::sum_bytes(plan, weights, less + i * rows * k, rows, zero_at(off, i),
+                         static_cast<std::int32_t*>(out.raw_mutable()) + i * rows * plan.desc().n, team);
       },
       stream);
   return out;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include <millrace/kernels/int8.h>
 #include <millrace/tensor/stream.h>
 #include <millrace/tensor/tensor.h>
 
@@ -18,5 +19,23 @@ namespace millrace {
 Tensor round_to_bytes(const Tensor& x, int axis, StreamRef stream);
 /// The same for `count` elements in host memory; `out` may be `x`.
 void round_to_bytes(const float* x, std::int64_t count, float* out);
+
+/// out[.., n] = (float(Σ_k (byte[.., k] − zero)·W[k, n]) · scale) · w_scale[n], with the bytes, the zero and the scale of x[.., k] as above: the sum is
+/// exact, then a rounding to f32 and two rounded products. `axis` is 0 … rank − 1; k up to `most_bytes_k`.
+Tensor matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, int axis, StreamRef stream);
+/// The same for one row in host memory that stands alone; `bytes`: room for k of them.
+void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* x, std::int8_t* bytes, float* out);
+inline constexpr std::int64_t most_bytes_k = 65535;
+
+/// The bytes of x, u8, their scales and their zeros, u8, both of the extents in front of `axis`. Where the scale is NaN the bytes say nothing.
+struct ByteTensor {
+  Tensor bytes;
+  Tensor scale;
+  Tensor zero;
+};
+ByteTensor quantize_bytes(const Tensor& x, int axis, StreamRef stream);
+
+/// Σ_k (x[.., k] − zero)·W[k, n], i32, for x of u8 or i8 and zeros of its dtype, whose extents are the first of x. The scales of the weights are not read.
+Tensor matmul_integer(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, const Tensor& zero, StreamRef stream);
 
 }  // namespace millrace

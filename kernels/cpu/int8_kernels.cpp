@@ -27,6 +27,11 @@ void MultiplyInt8(const Int8Call& call) {
       const std::int8_t* b = call.b + column / panel_vectors * stride + column % panel_vectors * 2;
       std::int32_t sum = 0;
       for (std::int64_t k = 0; k < call.k; ++k) sum += call.a[row][k] * b[k / 2 * panel_vectors * 2 + k % 2];
+      if (call.zero != 0) sum -= call.offsets[column] / 128 * call.zero;
+      if (call.whole) {
+        std::memcpy(call.out[row] + column, &sum, sizeof sum);
+        continue;
+      }
       const float scaled = static_cast<float>(sum) * *call.scales[row];
       call.out[row][column] = scaled * call.column_scales[column];
     }
@@ -74,12 +79,17 @@ HWY_NOINLINE void Int8Tile(const Int8Call& call, std::int64_t first, std::int64_
     }
   }
   for (int row = 0; row < Rows; ++row) {
-    const auto scale = hn::Set(d, *call.scales[first + row]);
+    const auto scale = hn::Set(d, call.whole ? 1.0f : *call.scales[first + row]);
     for (int v = 0; v < panel_vectors; ++v) {
       const std::int64_t column = panel * width + v * Lanes();
-      const auto exact = hn::ConvertTo(d, hn::RearrangeToOddPlusEven(sum[row][v], other[row][v]));
-      const auto scaled = hn::Mul(hn::Mul(exact, scale), hn::LoadU(d, call.column_scales + column));
-      StoreColumns(d, scaled, call.out[first + row] + column, call.columns - column);
+      auto whole = hn::RearrangeToOddPlusEven(sum[row][v], other[row][v]);
+      if (call.zero != 0) {
+        const auto sums = hn::ShiftRight<7>(hn::LoadU(words, call.offsets + column));
+        whole = hn::Sub(whole, hn::Mul(sums, hn::Set(words, call.zero)));
+      }
+      auto made = hn::BitCast(d, whole);
+      if (!call.whole) made = hn::Mul(hn::Mul(hn::ConvertTo(d, whole), scale), hn::LoadU(d, call.column_scales + column));
+      StoreColumns(d, made, call.out[first + row] + column, call.columns - column);
     }
   }
 }

@@ -7,7 +7,7 @@
 
 namespace millrace::cpu {
 
-/// Some rows times panels [first, last) of packed weights (kernels/int8.h). A panel is four vectors of columns, the last one padded with
+/// Some rows, less `zero`, times panels [first, last) of packed weights (kernels/int8.h). A panel is four vectors of columns, the last one padded with
 /// zeros: [group of k][column][k of the group]. Offsets and scales of columns are padded alike.
 struct Int8Call {
   const std::int8_t* const* a = nullptr;  ///< rows of k elements
@@ -21,6 +21,8 @@ struct Int8Call {
   std::int64_t columns = 0;
   std::int64_t first_panel = 0;
   std::int64_t last_panel = 0;
+  std::int32_t zero = 0;  ///< what stands for 0 in the rows: it comes off each element, exactly
+  bool whole = false;     ///< `out` gets the sums as they are, i32
 };
 
 /// The kernels of one instruction set.

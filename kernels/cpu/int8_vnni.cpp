@@ -25,7 +25,7 @@ inline std::uint32_t four_of(const std::int8_t* a, std::int64_t at, std::int64_t
 }
 
 /// Rows times Vectors vectors of columns; vectors 4… belong to a second panel. The instruction multiplies unsigned by signed, so 128 times
-/// the sum of a column is too much, and comes off in front.
+/// the sum of a column is too much, and comes off in front, with what `zero` makes of it.
 template <int Rows, int Vectors>
 MILLRACE_VNNI void tile(const Int8Call& call, std::int64_t first, std::int64_t panel) {
   const std::int64_t groups = (call.k + group - 1) / group;
@@ -34,7 +34,8 @@ MILLRACE_VNNI void tile(const Int8Call& call, std::int64_t first, std::int64_t p
   const std::int64_t whole = call.k / group;
   __m512i sum[Rows][Vectors];
   for (int v = 0; v < Vectors; ++v) {
-    const __m512i offset = _mm512_loadu_si512(call.offsets + panel * width + v * lanes);
+    const __m512i sums = _mm512_srai_epi32(_mm512_loadu_si512(call.offsets + panel * width + v * lanes), 7);
+    const __m512i offset = _mm512_mullo_epi32(sums, _mm512_set1_epi32(128 + call.zero));
     for (int row = 0; row < Rows; ++row) sum[row][v] = _mm512_sub_epi32(_mm512_setzero_si512(), offset);
   }
   for (std::int64_t at = 0; at < groups; ++at, b += width * group) {
@@ -55,17 +56,18 @@ MILLRACE_VNNI void tile(const Int8Call& call, std::int64_t first, std::int64_t p
     }
   }
   for (int row = 0; row < Rows; ++row) {
-    const __m512 scale = _mm512_set1_ps(*call.scales[first + row]);
+    const __m512 scale = _mm512_set1_ps(call.whole ? 1.0f : *call.scales[first + row]);
     for (int v = 0; v < Vectors; ++v) {
       const std::int64_t column = panel * width + v * lanes;
       const std::int64_t count = call.columns - column;
-      const __m512 scaled =
-          _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[row][v]), scale), _mm512_loadu_ps(call.column_scales + column));
+      __m512 made = _mm512_castsi512_ps(sum[row][v]);
+      if (!call.whole)
+        made = _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[row][v]), scale), _mm512_loadu_ps(call.column_scales + column));
       float* to = call.out[first + row] + column;
       if (count >= lanes)
-        _mm512_storeu_ps(to, scaled);
+        _mm512_storeu_ps(to, made);
       else if (count > 0)
-        _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << count) - 1), scaled);
+        _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << count) - 1), made);
     }
   }
 }

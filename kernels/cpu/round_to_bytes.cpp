@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/round_to_bytes.h>
+
 #include <algorithm>
 #include <limits>
 
+#include <millrace/kernels/cpu/int8_kernels.h>
+#include <millrace/kernels/cpu/spans.h>
 #include <millrace/kernels/round_to_bytes.h>
 
 namespace millrace {
@@ -47,19 +51,94 @@ float limited(float x) {
 
 }  // namespace
 
-void round_to_bytes(const float* x, std::int64_t count, float* out) {
+namespace cpu {
+
+ByteRange byte_range(const float* x, std::int64_t count) {
   Range range;
   std::int64_t at = 0;
   for (; at + lanes <= count; at += lanes) range.take(x + at, lanes);
   range.take(x + at, static_cast<int>(count - at));
-  if (!range.fold() || !(range.high[0] - range.low[0] <= std::numeric_limits<float>::max())) {
-    std::fill_n(out, count, std::numeric_limits<float>::quiet_NaN());
+  const bool numbers = range.fold();
+  const float span = range.high[0] - range.low[0];
+  if (!numbers || !(span <= std::numeric_limits<float>::max())) return {std::numeric_limits<float>::quiet_NaN(), 0};
+  const float scale = span == 0 ? 1.0f : span / 255.0f;
+  return {scale, nearest(limited(-range.low[0] / scale))};
+}
+
+void take_bytes(const float* x, std::int64_t count, const ByteRange& range, std::int8_t* bytes) {
+  if (range.odd()) {
+    std::fill_n(bytes, count, std::int8_t{0});
     return;
   }
-  const float span = range.high[0] - range.low[0];
-  const float scale = span == 0 ? 1.0f : span / 255.0f;
-  const float zero = nearest(limited(-range.low[0] / scale));
-  for (std::int64_t i = 0; i < count; ++i) out[i] = (limited(nearest(x[i] / scale) + zero) - zero) * scale;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float byte = limited(nearest(x[i] / range.scale) + range.zero);
+    bytes[i] = static_cast<std::int8_t>(static_cast<std::int32_t>(byte == byte ? byte : 0) - 128);
+  }
+}
+
+void multiply_bytes(const Int8Plan& plan, const PackedInt8& weights, const ByteRange& range, const std::int8_t* bytes, std::int64_t rows,
+                    float* out, std::int64_t first_panel, std::int64_t last_panel) {
+  const std::int64_t k = plan.desc().k, n = plan.desc().n;
+  const std::int8_t* a[max_rows];
+  const float* scales[max_rows];
+  float* to[max_rows];
+  for (std::int64_t i = 0; i < rows; ++i) {
+    a[i] = bytes + i * k;
+    scales[i] = &range.scale;
+    to[i] = out + i * n;
+  }
+  plan.kernels().multiply({a, scales, to, rows, k, static_cast<const std::int8_t*>(weights.data.raw()),
+                           static_cast<const std::int32_t*>(weights.offsets.raw()), static_cast<const float*>(weights.scales.raw()), n,
+                           first_panel, last_panel, static_cast<std::int32_t>(range.zero) - 128});
+}
+
+void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* x, std::int64_t rows, std::int8_t* bytes, float* out,
+                  ThreadTeam& team) {
+  const std::int64_t k = plan.desc().k, n = plan.desc().n;
+  const Int8Layout layout{k, n, plan.kernels().lanes, plan.kernels().group};
+  const ByteRange range = byte_range(x, rows * k);
+  team.parallel(rows, std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, k)),
+                [&](std::int64_t begin, std::int64_t end) { take_bytes(x + begin * k, (end - begin) * k, range, bytes + begin * k); });
+  each_span(team, rows, max_rows, layout.panels(), layout.panel_stride() / 4,
+            [&](std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t last) {
+              multiply_bytes(plan, weights, range, bytes + row * k, count, out + row * n, first, last);
+            });
+}
+
+void sum_bytes(const Int8Plan& plan, const PackedInt8& weights, const std::int8_t* bytes, std::int64_t rows, std::int32_t zero,
+               std::int32_t* out, ThreadTeam& team) {
+  const std::int64_t k = plan.desc().k, n = plan.desc().n;
+  const Int8Layout layout{k, n, plan.kernels().lanes, plan.kernels().group};
+  each_span(team, rows, max_rows, layout.panels(), layout.panel_stride() / 4,
+            [&](std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t last) {
+              const std::int8_t* a[max_rows];
+              float* to[max_rows];
+              for (std::int64_t i = 0; i < count; ++i) {
+                a[i] = bytes + (row + i) * k;
+                to[i] = reinterpret_cast<float*>(out + (row + i) * n);
+              }
+              plan.kernels().multiply({a, nullptr, to, count, k, static_cast<const std::int8_t*>(weights.data.raw()),
+                                       static_cast<const std::int32_t*>(weights.offsets.raw()), nullptr, n, first, last, zero, true});
+            });
+}
+
+}  // namespace cpu
+
+void round_to_bytes(const float* x, std::int64_t count, float* out) {
+  const cpu::ByteRange range = cpu::byte_range(x, count);
+  if (range.odd()) {
+    std::fill_n(out, count, range.scale);
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) out[i] = (limited(nearest(x[i] / range.scale) + range.zero) - range.zero) * range.scale;
+}
+
+void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* x, std::int8_t* bytes, float* out) {
+  const std::int64_t k = plan.desc().k;
+  const cpu::ByteRange range = cpu::byte_range(x, k);
+  cpu::take_bytes(x, k, range, bytes);
+  const cpu::Int8Layout layout{k, plan.desc().n, plan.kernels().lanes, plan.kernels().group};
+  cpu::multiply_bytes(plan, weights, range, bytes, 1, out, 0, layout.panels());
 }
 
 }  // namespace millrace

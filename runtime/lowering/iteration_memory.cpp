@@ -45,6 +45,7 @@ Looks looks_of(const Op& op) {
                                                   {"quantize_rows", {false, false}},
                                                   {"matmul_int8", {false, false}},
                                                   {"round_to_bytes", {false, false}},
+                                                  {"matmul_bytes", {false, false}},
                                                   {"mul", {true, false}},
                                                   {"matmul", {true, false}},
                                                   {"gemm", {true, false}},

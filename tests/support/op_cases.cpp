@@ -110,6 +110,10 @@ class Cases {
     for (const std::int64_t axis : {0, 1, 2, 3}) add("round_to_bytes", {fed({a, m, k})}, {{"axis", axis}});
     const auto bytes = [&](const DDim& dims) { return fixed(Input{Input::Role::fed, dims, DType::i8, Fill::real, 0, {}}.make(random_)); };
     add("matmul_int8", {fed({m, k}, Fill::real, DType::i8), fed({m, 1}), bytes({k, n}), weight({n})});
+    for (const std::int64_t axis : {0, 1, 2}) add("matmul_bytes", {fed({a, m, k}), bytes({k, n}), weight({n})}, {{"axis", axis}});
+    for (const std::int64_t axis : {0, 1, 3}) add("quantize_bytes", {fed({a, m, k})}, {{"axis", axis}});
+    for (const DDim& zeros : {DDim{}, DDim{a}, DDim{a, m}})
+      add("matmul_integer", {fed({a, m, k}, Fill::real, DType::i8), fed(zeros, Fill::real, DType::i8), bytes({k, n})});
     add("matmul_int8", {fed({a, m, k}, Fill::real, DType::i8), fed({a, m, 1}), bytes({k, n}), weight({n})});
   }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/fill.h>
 #include <millrace/kernels/int8.h>
 #include <millrace/kernels/round_to_bytes.h>
 #include <millrace/runtime/program/internal/input_name.h>
@@ -140,13 +141,19 @@ OpDef matmul_int8_op() {
 
 std::int64_t first_axis(const Attributes& attributes) { return attributes.get_or("axis", std::int64_t{0}); }
 
-void infer_round(InferContext& context) {
+/// X of f32, and the attribute `axis`, up to its rank.
+int checked_first_axis(const InferContext& context) {
   expect_dtype(context, 0, DType::f32);
   const std::int64_t axis = first_axis(context.attributes());
   const VarType& x = context.tensor(0);
-  if (axis < 0 || (x.shape && axis > x.rank()))
+  if (axis < 0 || axis > max_rank || (x.shape && axis > x.rank()))
     throw ProgramError("attribute 'axis': expected 0 to the rank of " + context.describe(0) + ", found " + std::to_string(axis));
-  context.result(tensor_type(DType::f32, x.shape));
+  return static_cast<int>(axis);
+}
+
+void infer_round(InferContext& context) {
+  checked_first_axis(context);
+  context.result(tensor_type(DType::f32, context.tensor(0).shape));
 }
 
 OpKernel prepare_round(const PrepareContext& context) {
@@ -185,12 +192,205 @@ OpDef round_op() {
   return def;
 }
 
+// ---- matmul_bytes ----
+
+enum : std::size_t { in_floats, in_bytes_weights, in_bytes_scales };
+
+void infer_matmul_bytes(InferContext& context) {
+  expect_dtype(context, in_floats, DType::f32);
+  expect_dtype(context, in_bytes_weights, DType::i8);
+  expect_dtype(context, in_bytes_scales, DType::f32);
+  expect_rank(context, in_bytes_weights, 2);
+  expect_rank(context, in_bytes_scales, 1);
+  const std::int64_t n = same_extent(extent(context, in_bytes_weights, 1), extent(context, in_bytes_scales, 0), "columns of W and WScale");
+  const std::optional<DDim>& x = context.tensor(in_floats).shape;
+  const std::int64_t axis = first_axis(context.attributes());
+  if (axis < 0 || (x && axis >= x->rank()))
+    throw ProgramError("attribute 'axis': expected an axis of " + context.describe(in_floats) + ", found " + std::to_string(axis));
+  if (const std::int64_t k = extent(context, in_bytes_weights, 0); k > most_bytes_k)
+    throw ProgramError("expected at most " + std::to_string(most_bytes_k) + " rows of W, found " + std::to_string(k));
+  if (!x) return context.result(VarType::unranked(DType::f32));
+  expect_extent(context, in_bytes_weights, 0, (*x)[-1]);
+  DDim shape = *x;
+  shape[-1] = n;
+  context.result(VarType(DType::f32, shape));
+}
+
+struct KnownBytes {
+  Int8Plan plan;
+  PackedInt8 packed;
+};
+std::optional<KnownBytes> known_bytes(const PrepareContext& context, const Place& place) {
+  const Tensor* weights = context.constant(in_bytes_weights);
+  const Tensor* scales = context.constant(in_bytes_scales);
+  if (weights == nullptr || scales == nullptr) return std::nullopt;
+  const Int8Plan plan = make_int8_plan({weights->dim(0), weights->dim(1)}, place);
+  PackingStream stream;
+  return KnownBytes{plan, pack(plan, *weights, *scales, stream)};
+}
+
+OpKernel prepare_matmul_bytes(const PrepareContext& context) {
+  const auto axis = static_cast<int>(first_axis(context.attributes()));
+  std::optional<KnownBytes> known = known_bytes(context, context.place());
+  if (!known)
+    return [axis](OpContext& run) {
+      const Tensor& w = run.tensor(in_bytes_weights);
+      const Int8Plan plan = make_int8_plan({w.dim(0), w.dim(1)}, run.stream().place());
+      const PackedInt8 packed = pack(plan, w, run.tensor(in_bytes_scales), run.stream());
+      run.set(0, matmul_bytes(plan, packed, run.tensor(in_floats), axis, run.stream()));
+    };
+  for (Tensor* part : {&known->packed.data, &known->packed.offsets, &known->packed.scales}) *part = context.placed(*part);
+  return [axis, known = *known](OpContext& run) {
+    run.set(0, matmul_bytes(known.plan, known.packed, run.tensor(in_floats), axis, run.stream()));
+  };
+}
+
+/// Bytes of a row that lie on the stack.
+constexpr std::int64_t most_row_bytes = 8192;
+
+RowFunction matmul_bytes_of_rows(const PrepareContext& context, const RowForm& form) {
+  std::optional<KnownBytes> known = known_bytes(context, CpuPlace{});
+  if (!known) throw UnsupportedError("multiplies weights that a run computes");
+  if (form.dtype != DType::f32 || form.inputs.size() != 1 || form.inputs[0].rank() != 1 || known->plan.desc().k > most_row_bytes)
+    throw UnsupportedError("rows of more axes or elements");
+  return [known = *known](std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) {
+    std::int8_t bytes[most_row_bytes];
+    for (std::int64_t i = 0; i < rows; ++i)
+      matmul_bytes(known.plan, known.packed, inputs[0].row<float>(i), bytes, outputs[0].row<float>(i));
+  };
+}
+
+OpDef matmul_bytes_op() {
+  OpDef def;
+  def.name = "matmul_bytes";
+  def.inputs = {"X", "W", "WScale"};
+  def.outputs = {"Out"};
+  def.infer = infer_matmul_bytes;
+  def.prepare = prepare_matmul_bytes;
+  def.prepare_rows = matmul_bytes_of_rows;
+  def.one_row = [](const Op& op) { return first_axis(op.attributes) == 0; };
+  def.follow_rows = [](const InferContext& context, const std::vector<int>& axes) -> std::vector<int> {
+    if (axes[in_bytes_weights] >= 0 || axes[in_bytes_scales] >= 0) refuse_rows("rows in its weights");
+    if (axes[in_floats] >= first_axis(context.attributes())) refuse_rows("takes the range of all rows");
+    return {axes[in_floats]};
+  };
+  def.vectorize = [](Vectorizer& v, const Op& op) {
+    expect_shared(v, op, in_bytes_weights, "weights");
+    expect_shared(v, op, in_bytes_scales, "the scales of weights");
+    vectorize_with(v, op, with(op.attributes, "axis", first_axis(op.attributes) + 1));
+  };
+  return def;
+}
+
+// ---- quantize_bytes ----
+
+void infer_quantize_bytes(InferContext& context) {
+  const int axis = checked_first_axis(context);
+  const std::optional<DDim> shape = context.tensor(0).shape;
+  context.result(tensor_type(DType::u8, shape));
+  const std::optional<DDim> front = axis == 0 ? DDim{} : shape ? std::optional(shape->slice(0, axis)) : std::nullopt;
+  context.result(tensor_type(DType::f32, front));
+  context.result(tensor_type(DType::u8, front));
+}
+
+OpDef quantize_bytes_op() {
+  OpDef def;
+  def.name = "quantize_bytes";
+  def.inputs = {"X"};
+  def.outputs = {"Out", "Scale", "Zero"};
+  def.infer = infer_quantize_bytes;
+  def.prepare = [](const PrepareContext& context) -> OpKernel {
+    return [axis = static_cast<int>(first_axis(context.attributes()))](OpContext& run) {
+      ByteTensor made = quantize_bytes(run.tensor(0), axis, run.stream());
+      run.set(0, std::move(made.bytes));
+      run.set(1, std::move(made.scale));
+      run.set(2, std::move(made.zero));
+    };
+  };
+  def.follow_rows = [](const InferContext& context, const std::vector<int>& axes) -> std::vector<int> {
+    if (axes[0] >= first_axis(context.attributes())) refuse_rows("takes the range of all rows");
+    return {axes[0], axes[0], axes[0]};
+  };
+  def.vectorize = [](Vectorizer& v, const Op& op) { vectorize_with(v, op, with(op.attributes, "axis", first_axis(op.attributes) + 1)); };
+  return def;
+}
+
+// ---- matmul_integer ----
+
+enum : std::size_t { in_integers, in_zero, in_integer_weights };
+
+void infer_matmul_integer(InferContext& context) {
+  if (context.tensor(in_integers).dtype != DType::u8) expect_dtype(context, in_integers, DType::i8);
+  expect_same_dtype(context, in_integers, in_zero);
+  expect_dtype(context, in_integer_weights, DType::i8);
+  expect_rank(context, in_integer_weights, 2);
+  if (const std::int64_t k = extent(context, in_integer_weights, 0); k > most_bytes_k)
+    throw ProgramError("expected at most " + std::to_string(most_bytes_k) + " rows of W, found " + std::to_string(k));
+  const std::optional<DDim>& x = context.tensor(in_integers).shape;
+  if (!x) return context.result(VarType::unranked(DType::i32));
+  const std::optional<DDim>& zero = context.tensor(in_zero).shape;
+  if (x->rank() == 0 || (zero && zero->rank() >= x->rank()))
+    throw ProgramError("expected rows, and zeros of fewer axes, found " + context.describe(in_integers) + " and " +
+                       context.describe(in_zero));
+  for (int axis = 0; zero && axis < zero->rank(); ++axis) expect_extent(context, in_zero, axis, (*x)[axis]);
+  expect_extent(context, in_integer_weights, 0, (*x)[-1]);
+  DDim shape = *x;
+  shape[-1] = extent(context, in_integer_weights, 1);
+  context.result(VarType(DType::i32, shape));
+}
+
+OpKernel prepare_matmul_integer(const PrepareContext& context) {
+  const auto packed_of = [](const Tensor& w, const Place& place, StreamRef stream) {
+    const Int8Plan plan = make_int8_plan({w.dim(0), w.dim(1)}, place);
+    return KnownBytes{plan, pack(plan, w, zeros(DDim{w.dim(1)}, DType::f32, stream), stream)};
+  };
+  const Tensor* weights = context.constant(in_integer_weights);
+  if (weights == nullptr)
+    return [packed_of](OpContext& run) {
+      const KnownBytes made = packed_of(run.tensor(in_integer_weights), run.stream().place(), run.stream());
+      run.set(0, matmul_integer(made.plan, made.packed, run.tensor(in_integers), run.tensor(in_zero), run.stream()));
+    };
+  PackingStream stream;
+  KnownBytes known = packed_of(*weights, context.place(), stream);
+  for (Tensor* part : {&known.packed.data, &known.packed.offsets, &known.packed.scales}) *part = context.placed(*part);
+  return [known](OpContext& run) {
+    run.set(0, matmul_integer(known.plan, known.packed, run.tensor(in_integers), run.tensor(in_zero), run.stream()));
+  };
+}
+
+OpDef matmul_integer_op() {
+  OpDef def;
+  def.name = "matmul_integer";
+  def.inputs = {"X", "Zero", "W"};
+  def.outputs = {"Out"};
+  def.infer = infer_matmul_integer;
+  def.prepare = prepare_matmul_integer;
+  def.follow_rows = [](const InferContext& context, const std::vector<int>& axes) -> std::vector<int> {
+    if (axes[in_integer_weights] >= 0) refuse_rows("rows in its weights");
+    const bool shared = axes[in_zero] < 0 && axes[in_integers] >= known_rank(context, in_zero);
+    if (!shared && axes[in_zero] != axes[in_integers]) refuse_rows("values and zeros have their rows on different axes");
+    if (axes[in_integers] >= 0) refuse_last(context, axes[in_integers], "sums over the rows");
+    return {axes[in_integers]};
+  };
+  def.vectorize = [](Vectorizer& v, const Op& op) {
+    expect_shared(v, op, in_integer_weights, "weights");
+    const VarId like = any_batched_var(v, op);
+    const std::vector<VarId> made = v.emit(op.type, {batched_var(v, op.inputs[in_integers], like), batched_var(v, op.inputs[in_zero], like),
+                                                     v.get(op.inputs[in_integer_weights])});
+    v.bind_all(op.outputs, made, true);
+  };
+  return def;
+}
+
 }  // namespace
 
 void add_int8_ops(OpRegistry& registry) {
   registry.add(quantize_op());
   registry.add(matmul_int8_op());
   registry.add(round_op());
+  registry.add(matmul_bytes_op());
+  registry.add(quantize_bytes_op());
+  registry.add(matmul_integer_op());
 }
 
 }  // namespace millrace::ops

@@ -27,6 +27,8 @@ void add_traits(OpRegistry& registry) {
       {"matmul", {.product = true}},
       {"matmul_bias", {.product = true}},
       {"matmul_int8", {.product = true}},
+      {"matmul_bytes", {.product = true}},
+      {"matmul_integer", {.product = true}},
       {"gemm", {.product = true}},
       {"conv1d", {.product = true}},
       {"conv", {.product = true}},

@@ -44,7 +44,14 @@ void matmul_int8(Exporter& to, const Op& op, const char*) {
 }
 
 /// kernels/round_to_bytes.h, step by step.
-void round_to_bytes(Exporter& to, const Op& op, const char*) {
+struct Bytes {
+  std::string values;  ///< less their zero
+  std::string scale;
+  std::string bytes;
+  std::string zero;
+  Ints axes;  ///< that are 1 in scale and zero
+};
+Bytes bytes_of(Exporter& to, const Op& op) {
   const std::string x = to.in(op, 0);
   const auto number = [&](double value) { return to.number(DType::f32, value); };
   const std::int64_t first = op.attributes.get_or("axis", std::int64_t{0});
@@ -58,7 +65,35 @@ void round_to_bytes(Exporter& to, const Op& op, const char*) {
   const std::string scale = to.node("Where", {to.node("Equal", {span, number(0)}), number(1), to.node("Div", {span, number(255)})});
   const std::string zero = to.node("Round", {to.node("Clip", {to.node("Div", {to.node("Neg", {low}), scale}), number(0), number(255)})});
   const std::string moved = to.node("Add", {to.node("Round", {to.node("Div", {x, scale})}), zero});
-  to.give(op, "Mul", {to.node("Sub", {to.node("Clip", {moved, number(0), number(255)}), zero}), scale});
+  const std::string bytes = to.node("Clip", {moved, number(0), number(255)});
+  return {to.node("Sub", {bytes, zero}), scale, bytes, zero, axes};
+}
+
+void round_to_bytes(Exporter& to, const Op& op, const char*) {
+  const Bytes made = bytes_of(to, op);
+  to.give(op, "Mul", {made.values, made.scale});
+}
+
+void matmul_bytes(Exporter& to, const Op& op, const char*) {
+  const Bytes made = bytes_of(to, op);
+  const std::string sum = to.node("MatMul", {cast_to(to, made.values, DType::i32), as(to, op, 1, DType::i32)});
+  to.give(op, "Mul", {to.node("Mul", {cast_to(to, sum, DType::f32), made.scale}), to.in(op, 2)});
+}
+
+void quantize_bytes(Exporter& to, const Op& op, const char*) {
+  const Bytes made = bytes_of(to, op);
+  const auto front = [&](const std::string& x) { return made.axes.empty() ? x : to.node("Squeeze", {x, to.ints(made.axes)}); };
+  to.bind(op.outputs[0], cast_to(to, made.bytes, DType::u8));
+  to.bind(op.outputs[1], front(made.scale));
+  to.bind(op.outputs[2], cast_to(to, front(made.zero), DType::u8));
+}
+
+void matmul_integer(Exporter& to, const Op& op, const char*) {
+  std::string zero = as(to, op, 1, DType::i32);
+  Ints behind;
+  for (int axis = to.type(op, 1).rank(); axis < to.type(op, 0).rank(); ++axis) behind.push_back(axis);
+  if (to.type(op, 1).rank() > 0) zero = to.node("Unsqueeze", {zero, to.ints(behind)});
+  to.give(op, "MatMul", {to.node("Sub", {as(to, op, 0, DType::i32), zero}), as(to, op, 2, DType::i32)});
 }
 
 std::int64_t flag(const Op& op, const char* name, bool otherwise = false) { return op.attributes.get_or(name, otherwise) ? 1 : 0; }
@@ -182,6 +217,9 @@ constexpr Rule rules[] = {
     {"quantize_rows", quantize_rows},
     {"matmul_int8", matmul_int8},
     {"round_to_bytes", round_to_bytes},
+    {"matmul_bytes", matmul_bytes},
+    {"quantize_bytes", quantize_bytes},
+    {"matmul_integer", matmul_integer},
     {"conv1d", conv1d, "Conv"},
     {"lstm_cell", lstm_cell},
     {"lstm_cell_projected", lstm_cell},

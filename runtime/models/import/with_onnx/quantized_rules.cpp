@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include <millrace/kernels/round_to_bytes.h>
 #include <millrace/runtime/models/import/with_onnx/element_types.h>
 #include <millrace/runtime/models/import/with_onnx/quantized.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
@@ -59,29 +60,10 @@ void dequantize(Importer& to, const Node& node, const char*) {
   to.give(node, "cast", {made}, {{"to", dtype_attribute(node, "output_dtype")}});
 }
 
-/// 8 bits of x, and their scale and zero point, of no axes.
-struct Quantized {
-  VarId values;
-  VarId scale;
-  VarId zero;
-};
-
 /// u8 between the least and the greatest element, and 0.
-Quantized quantized_by_range(Importer& to, VarId x) {
-  const Formula f(to, DType::f32);
-  const auto bound = [&](const char* kind, const char* with) { return f.op(with, f.reduced(kind, x, {}, false), f.number(0)); };
-  const VarId most = bound("max", "maximum"), least = bound("min", "minimum");
-  const VarId span = f.minus(most, least);
-  const VarId scale = f.where(f.op("equal", span, 0.0), f.number(1), f.over(span, 255.0));
-  const VarId zero = to.emit1("cast", {f.op("round", f.limited(f.over(f.op("neg", least), scale), 0, 255))}, {{"to", DType::u8}});
-  return {narrowed_to_bytes(to, f, f.over(x, scale), zero, DType::u8), scale, zero};
-}
-
 void quantize_dynamically(Importer& to, const Node& node, const char*) {
-  const Quantized made = quantized_by_range(to, to.in(node, 0));
-  to.give(node, "identity", {made.values});
-  to.bind(node, 1, made.scale);
-  to.bind(node, 2, made.zero);
+  const std::vector<VarId> made = to.emit("quantize_bytes", {to.in(node, 0)}, {}, {node.output(0)});
+  for (std::size_t output = 0; output < made.size(); ++output) to.bind(node, output, made[output]);
 }
 
 /// An input with its zero point taken off: one for each row of a matrix (`rows`) or for each column, or one for all.
@@ -100,16 +82,25 @@ std::int64_t summed(Importer& to, VarId b) {
   return (*type.shape)[std::max(type.rank() - 2, 0)];
 }
 
-/// A · B with their zero points taken off; zero points of A are of rows, those of B of columns.
+/// A · B with their zero points taken off, in i32 or in floats in which it is exact; zero points of A are of rows, those of B of columns.
 VarId integer_product(Importer& to, const Node& node, std::size_t a, std::size_t a_zero, std::size_t b, std::size_t b_zero) {
   expect_bytes(to, to.in(node, a));
   expect_bytes(to, to.in(node, b));
+  const VarType rows = to.type(to.in(node, a));
+  const bool one = !node.has(a_zero) || to.type(to.in(node, a_zero)).is_scalar();
+  if (one && rows.rank() > 0 && to.type(to.in(node, b)).rank() == 2 && are_centred_bytes(to, node, b, b_zero)) {
+    const VarId zero =
+        node.has(a_zero) ? to.emit1("reshape", {to.in(node, a_zero)}, {{"shape", Ints{}}}) : to.literal(scalar_of(rows.dtype, 0));
+    return to.emit1("matmul_integer", {to.in(node, a), zero, to.in(node, b)});
+  }
   const Formula f(to, exact_sums(summed(to, to.in(node, b))));
   return f.op("matmul", centred(to, node, a, a_zero, f, true), centred(to, node, b, b_zero, f, false));
 }
 
 void matmul_integer(Importer& to, const Node& node, const char*) {
-  to.give(node, "cast", {integer_product(to, node, 0, 2, 1, 3)}, {{"to", DType::i32}});
+  const VarId made = integer_product(to, node, 0, 2, 1, 3);
+  if (to.type(made).dtype == DType::i32) return to.give(node, "identity", {made});
+  to.give(node, "cast", {made}, {{"to", DType::i32}});
 }
 
 /// Sums to 8 bits: their scale is that of a times that of b, over y's.
@@ -171,6 +162,15 @@ void qlinear_conv(Importer& to, const Node& node, const char* own) {
 
 /// A [.., K] f32, B [K, N] of 8 bits with scale and zero point; + bias.
 void dynamic_matmul(Importer& to, const Node& node, const char*) {
+  if (to.type(to.in(node, 1)).rank() == 2 && to.type(to.in(node, 0)).rank() > 0 && to.known(node, 2) != nullptr &&
+      are_centred_bytes(to, node, 1, 3)) {
+    const std::int64_t columns = (*to.type(to.in(node, 1)).shape)[1];
+    VarId scales = to.emit1("reshape", {to.in(node, 2)}, {{"shape", Ints{-1}}});
+    if (to.type(scales).is_scalar() || (*to.type(scales).shape)[0] == 1) scales = to.emit1("expand", {scales, to.literal(Ints{columns})});
+    const VarId product = to.emit1("matmul_bytes", {to.in(node, 0), to.in(node, 1), scales});
+    return to.give(node, node.has(4) ? "add" : "identity",
+                   node.has(4) ? std::vector<VarId>{product, to.in(node, 4)} : std::vector<VarId>{product});
+  }
   const VarId b = dequantized(to, to.in(node, 1), to.in(node, 2), to.in_or_none(node, 3), -1);
   const VarId product = to.emit1("matmul", {rounded_to_bytes(to, to.in(node, 0)), b});
   if (!node.has(4)) return to.give(node, "identity", {product});
@@ -199,10 +199,13 @@ VarId recurrent_weights(Importer& to, const Node& node, std::size_t weights, std
   return to.emit1("transpose", {f.times(made, per_direction(to.in(node, scale)))}, {{"perm", Ints{0, 2, 1}}});
 }
 
-/// An LSTM over X in 8 bits with weights in 8 bits; its h is rounded so in each step (`quantized_lstm`).
+/// An LSTM over X in 8 bits with weights in 8 bits; its h is rounded so in each step (`quantized_lstm`). Weights that `matmul_bytes` takes stand behind
+/// the inputs that an LSTM has, with their scales.
 void dynamic_lstm(Importer& to, const Node& node, const char*) {
-  const std::pair<const char*, VarId> inputs[] = {
-      {" X", rounded_to_bytes(to, to.in(node, 0))}, {" W", recurrent_weights(to, node, 1, 8)}, {" R", recurrent_weights(to, node, 2, 10)}};
+  const bool bytes = are_centred_bytes(to, node, 1, 9) && are_centred_bytes(to, node, 2, 11);
+  const std::pair<const char*, VarId> inputs[] = {{" X", bytes ? to.in(node, 0) : rounded_to_bytes(to, to.in(node, 0))},
+                                                  {" W", recurrent_weights(to, node, 1, 8)},
+                                                  {" R", recurrent_weights(to, node, 2, 10)}};
   onnx::NodeProto made, plain = node.proto();
   for (const auto& [ending, var] : inputs) *made.add_output() = node.label() + ending;
   for (std::size_t i = 0; i < 3; ++i) {
@@ -210,6 +213,9 @@ void dynamic_lstm(Importer& to, const Node& node, const char*) {
     plain.set_input(static_cast<int>(i), made.output(static_cast<int>(i)));
   }
   while (plain.input_size() > 8) plain.mutable_input()->RemoveLast();
+  while (bytes && plain.input_size() < 8) plain.add_input("");
+  for (const int given : {1, 8, 2, 10})
+    if (bytes) plain.add_input(node.input(static_cast<std::size_t>(given)));
   const Node inner(plain);
   find_rule("LSTM")->apply(to, inner, "");
   node.read_as(inner);
@@ -262,6 +268,17 @@ VarId dequantized(Importer& to, VarId x, VarId scale, VarId zero, std::int64_t a
   const VarId from = f.taken(x);
   const VarId centred = zero == no_var ? from : f.minus(from, f.taken(along_axis(to, zero, x, axis)));
   return f.cast(f.times(centred, f.taken(along_axis(to, scale, x, axis))), dtype);
+}
+
+bool are_centred_bytes(Importer& to, const Node& node, std::size_t weights, std::size_t zero) {
+  const Tensor* const values = to.known(node, weights);
+  if (values == nullptr || values->dtype() != DType::i8) return false;
+  if (values->rank() < 2 || values->rank() > 3 || values->dim(-2) > most_bytes_k) return false;
+  if (!node.has(zero)) return true;
+  const Tensor* const zeros = to.known(node, zero);
+  if (zeros == nullptr || zeros->dtype() != DType::i8) return false;
+  const std::vector<std::int8_t> numbers = zeros->to_vector<std::int8_t>();
+  return std::all_of(numbers.begin(), numbers.end(), [](std::int8_t number) { return number == 0; });
 }
 
 DType exact_sums(std::int64_t terms) { return terms >= 0 && terms <= most_in_f32 ? DType::f32 : DType::f64; }

@@ -216,6 +216,31 @@ struct Weights {
   }
 };
 
+// ---- weights of bytes (`quantized_lstm`)
+
+/// W or R as the quantizer has it, [directions, inputs, gates·H], and its scales, [directions] or [directions, gates·H].
+struct ByteWeights {
+  VarId values;  ///< [inputs, gates·H], gates in our order
+  VarId scales;  ///< [gates·H]
+};
+ByteWeights byte_weights(const Weights& read, std::size_t input) {
+  Importer& to = read.to;
+  const std::int64_t columns = read.form.hidden * static_cast<std::int64_t>(read.from.size());
+  const VarId values = select(to, to.in(read.node, input), 0, read.direction, read.form.directions);
+  VarId scales = to.in(read.node, input + 1);
+  if (to.rank(scales) == 1) scales = to.emit1("unsqueeze", {scales}, {{"axes", Ints{1}}});
+  scales = to.emit1("expand", {select(to, scales, 0, read.direction, read.form.directions), to.literal(Ints{columns})});
+  return {turned(to, read.ordered(turned(to, values))), read.ordered(scales)};
+}
+bool has_byte_weights(const Node& node) { return node.op() == quantized_lstm && node.has(8); }
+
+VarId times_bytes(Importer& to, VarId x, const ByteWeights& weights, std::int64_t axis) {
+  return to.emit1("matmul_bytes", {x, weights.values, weights.scales}, {{"axis", axis}});
+}
+
+/// The axis from which on ONNX Runtime rounds h [B, H]: that of all sequences. Where there is one, it is a row that stands alone.
+std::int64_t rounded_from(Importer& to, VarId h) { return (*to.type(h).shape)[0] == 1 ? 1 : 0; }
+
 /// One step of a direction: appends its ops to the innermost block and returns the next states, h first.
 using Cell = std::function<std::vector<VarId>(VarId x, const std::vector<VarId>& states)>;
 
@@ -249,17 +274,32 @@ Attributes lstm_attributes(const Node& node, const Form& form, const Functions& 
   return attributes;
 }
 
+/// The last of `vars` that is one ends the inputs.
+std::vector<VarId> without_last_absent(std::vector<VarId> vars) {
+  while (vars.back() == no_var) vars.pop_back();
+  return vars;
+}
+
+/// The step of a cell of bytes: x is X·W.
+Cell byte_cell(const Weights& read, VarId bias, VarId peepholes) {
+  return
+      [&to = read.to, r = byte_weights(read, 10), bias, peepholes,
+       attributes = lstm_attributes(read.node, read.form, read.form.functions[read.direction])](VarId x, const std::vector<VarId>& states) {
+        const VarId product = times_bytes(to, states[0], r, rounded_from(to, states[0]));
+        return to.emit("lstm_gates", without_last_absent({x, product, states[1], bias, peepholes}), attributes, {"h", "c"});
+      };
+}
+
 Cell lstm_cell(const Weights& read) {
   Importer& to = read.to;
   std::vector<VarId> held = {read.matrix(1), read.matrix(2), read.bias(), no_var};
   if (read.node.has(7)) held[3] = reorder(to, read.part(7), read.form.hidden, layers::gate_order::onnx_peephole, "ifo");
-  while (held.back() == no_var) held.pop_back();
+  if (has_byte_weights(read.node)) return byte_cell(read, held[2], held[3]);
+  held = without_last_absent(std::move(held));
   return
       [&to, held, bytes = read.node.op() == quantized_lstm,
        attributes = lstm_attributes(read.node, read.form, read.form.functions[read.direction])](VarId x, const std::vector<VarId>& states) {
-        // ONNX Runtime rounds the h of all sequences together. Where there is one, it is a row that stands alone.
-        const std::int64_t axis = (*to.type(states[0]).shape)[0] == 1 ? 1 : 0;
-        std::vector<VarId> inputs = {x, bytes ? rounded_to_bytes(to, states[0], axis) : states[0], states[1]};
+        std::vector<VarId> inputs = {x, bytes ? rounded_to_bytes(to, states[0], rounded_from(to, states[0])) : states[0], states[1]};
         inputs.insert(inputs.end(), held.begin(), held.end());
         return to.emit("lstm_cell", inputs, attributes, {"h", "c"});
       };
@@ -440,8 +480,12 @@ void recurrent(Importer& to, const Node& node, const Kind& kind, const std::stri
   const VarId lens = lengths(to, node, over.x);
   if (lens != no_var) over.mask = to.emit1("step_mask", {over.x, lens});
   std::vector<Results> all;
-  for (std::size_t index = 0; index < form.directions; ++index)
-    all.push_back(run_direction(to, node, kind, form, index, over, make(Weights{to, node, form, index, from, order})));
+  for (std::size_t index = 0; index < form.directions; ++index) {
+    const Weights weights{to, node, form, index, from, order};
+    Steps rows = over;
+    if (has_byte_weights(node)) rows.x = times_bytes(to, over.x, byte_weights(weights, 8), 0);
+    all.push_back(run_direction(to, node, kind, form, index, rows, make(weights)));
+  }
   if (lens != no_var) clear_empty(to, lens, over.x, all);
   join(to, node, 0, all, 1, form.batch_first ? Ints{2, 0, 1, 3} : Ints{});
   for (std::size_t i = 1; i <= kind.states; ++i) join(to, node, i, all, 0, form.batch_first ? Ints{1, 0, 2} : Ints{});

@@ -46,7 +46,8 @@ std::span<const Rule> unique_rules();
 /// `x`, f32, as u8 between the least and the greatest element (and 0) of the axes from `axis` on, and taken back: the numbers that an 8-bit product
 /// sees.
 VarId rounded_to_bytes(Importer& to, VarId x, std::int64_t axis = 0);
-/// The op of an LSTM whose h goes through `rounded_to_bytes` before each product.
+/// The op of an LSTM whose h goes through `rounded_to_bytes` before each product. Inputs from 8 on, where they are: W and R in bytes, each with its scales
+/// behind it, for products of bytes; X is not rounded then.
 inline constexpr std::string_view quantized_lstm = "DynamicQuantizeLSTM";
 
 /// An `If` that keeps a Scan from going over no steps becomes the Scan. False where `node` is no such one.

@@ -10,7 +10,7 @@ void add_constant_ops(OpRegistry& registry);      ///< constant, constant_of_sha
 void add_elementwise_ops(OpRegistry& registry);   ///< add … logical_xor, where, clip
 void add_activation_ops(OpRegistry& registry);    ///< neg … is_inf, sigmoid … prelu
 void add_matmul_ops(OpRegistry& registry);        ///< matmul, gemm
-void add_int8_ops(OpRegistry& registry);          ///< quantize_rows, matmul_int8, round_to_bytes
+void add_int8_ops(OpRegistry& registry);          ///< quantize_rows, matmul_int8, round_to_bytes, matmul_bytes, quantize_bytes, matmul_integer
 void add_reduce_ops(OpRegistry& registry);        ///< reduce, argmax, argmin
 void add_normalize_ops(OpRegistry& registry);     ///< softmax, log_softmax, layer_norm, cumsum
 void add_shape_ops(OpRegistry& registry);         ///< shape, size, transpose, squeeze, unsqueeze

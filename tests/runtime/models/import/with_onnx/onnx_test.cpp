@@ -719,6 +719,42 @@ TEST_CASE("What ops of ONNX Runtime cannot be imported with is refused by name")
   refused("QLinearConcat", {"s", "", "u", "s", ""}, [](auto&&) {}, "attribute axis: expected one, found none");
 }
 
+TEST_CASE("An LSTM of the dynamic quantizer runs fused where there is one sequence, and over more of them with one range for all") {
+  const auto bytes = [](const DDim& dims) {
+    onnx::TensorProto proto;
+    proto.set_data_type(onnx::TensorProto::INT8);
+    for (const std::int64_t extent : dims) proto.add_dims(extent);
+    std::string raw;
+    for (std::int64_t i = 0; i < dims.elements(); ++i) raw.push_back(static_cast<char>(i * 37 % 120 - 60));
+    proto.set_raw_data(raw);
+    return proto;
+  };
+  for (const std::int64_t batch : {1, -1}) {
+    CAPTURE(batch);
+    GraphBuilder graph;
+    graph.input("x", {-1, batch, 3}).initializer("s", Tensor::from<float>({0.01f}, DDim{1})).output("y");
+    for (const char* name : {"w", "r"}) {
+      *graph.graph.add_initializer() = bytes({1, 3, 12});
+      graph.graph.mutable_initializer(graph.graph.initializer_size() - 1)->set_name(name);
+    }
+    if (batch < 0) graph.graph.mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(1)->set_dim_param("b");
+    graph.node("DynamicQuantizeLSTM", {"x", "w", "r", "", "", "", "", "", "s", "", "s", ""}, {"y"})
+        .domain("com.microsoft")
+        .set("hidden_size", 3);
+    const Program program = parse(graph);
+    for (const std::int64_t sequences : {1, 2}) {
+      if (batch > 0 && sequences > batch) continue;
+      testing::Random random(3);
+      const Feeds feeds{{"x", testing::random_tensor(random, DDim{6, sequences, 3})}};
+      RunOptions interpreted;
+      interpreted.backend = Backend::interpreted;
+      const RunResult wanted = testing::on_cpu(program, feeds, interpreted), found = testing::on_cpu(program, feeds);
+      CHECK(found.fused_loops == (sequences == 1 ? 1 : 0));
+      CHECK(found["y"].tensor().to_vector<float>() == wanted["y"].tensor().to_vector<float>());
+    }
+  }
+}
+
 TEST_CASE("Nodes that stand before the nodes whose outputs they read are imported as if they stood behind them") {
   GraphBuilder sorted, mixed;
   for (GraphBuilder* graph : {&sorted, &mixed}) graph->input("x", {2, 3}).initializer("W", ones({3, 2})).output("y");

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <millrace/kernels/int8.h>
+#include <millrace/tensor/thread_team.h>
+
+namespace millrace::cpu {
+
+/// The scale and the zero of bytes (kernels/round_to_bytes.h). The scale is NaN where an element is none, or the range has no end.
+struct ByteRange {
+  float scale;
+  float zero;
+  bool odd() const { return scale != scale; }
+};
+ByteRange byte_range(const float* x, std::int64_t count);
+/// Bytes less 128.
+void take_bytes(const float* x, std::int64_t count, const ByteRange& range, std::int8_t* bytes);
+/// `rows` rows (at most `max_rows`) of such bytes times some panels of the weights.
+void multiply_bytes(const Int8Plan& plan, const PackedInt8& weights, const ByteRange& range, const std::int8_t* bytes, std::int64_t rows,
+                    float* out, std::int64_t first_panel, std::int64_t last_panel);
+/// Sums of rows of bytes less 128 and less `zero`, in i32.
+void sum_bytes(const Int8Plan& plan, const PackedInt8& weights, const std::int8_t* bytes, std::int64_t rows, std::int32_t zero,
+               std::int32_t* out, ThreadTeam& team);
+/// `rows` rows of one range; `bytes`: room for them.
+void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* x, std::int64_t rows, std::int8_t* bytes, float* out,
+                  ThreadTeam& team);
+
+}  // namespace millrace::cpu
