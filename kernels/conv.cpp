@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/conv.h>
 
+#include <algorithm>
 #include <string>
 
 #include <millrace/kernels/cpu/conv.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/conv_dims.h>
 #include <millrace/kernels/internal/row_major.h>
 #include <millrace/tensor/checked.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
-namespace {
 
-void check(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias) {
+std::int64_t ConvDesc::out_extent(const Axis& axis, std::int64_t extent, std::int64_t kernel) {
+  const std::int64_t padded = checked_add(extent, checked_add(axis.before, axis.after));
+  const std::int64_t span = checked_add(checked_mul(axis.dilation, kernel - 1), std::int64_t{1});
+  return padded < span ? 0 : (padded - span) / axis.stride + 1;
+}
+
+DDim internal::conv_dims(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream) {
   if (x.dtype() != DType::f32 && x.dtype() != DType::f64) throw DTypeError("conv: expected f32 or f64 for x, found " + x.to_string());
   internal::check_same_dtype("conv", x, weights);
   const int rank = static_cast<int>(desc.axes.size()) + 2;
@@ -26,31 +33,21 @@ void check(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const T
   if (desc.groups < 1 || weights.dim(0) % desc.groups != 0 || x.dim(1) != checked_mul(weights.dim(1), desc.groups))
     throw ShapeError("conv: expected channels that " + std::to_string(desc.groups) + " groups share, found " + x.to_string() + " and " +
                      weights.to_string());
-  if (bias == nullptr) return;
-  internal::check_same_dtype("conv", x, *bias);
-  internal::check_dims("conv", "bias", *bias, DDim{weights.dim(0)});
-}
-
-}  // namespace
-
-std::int64_t ConvDesc::out_extent(const Axis& axis, std::int64_t extent, std::int64_t kernel) {
-  const std::int64_t padded = checked_add(extent, checked_add(axis.before, axis.after));
-  const std::int64_t span = checked_add(checked_mul(axis.dilation, kernel - 1), std::int64_t{1});
-  return padded < span ? 0 : (padded - span) / axis.stride + 1;
+  if (bias != nullptr) {
+    internal::check_same_dtype("conv", x, *bias);
+    internal::check_dims("conv", "bias", *bias, DDim{weights.dim(0)});
+  }
+  if (internal::on_cuda(stream.place())) throw PlaceError("conv: expected host memory, found " + x.to_string());
+  DDim dims{x.dim(0), weights.dim(0)};
+  for (int axis = 2; axis < rank; ++axis)
+    dims = dims.inserted(axis, ConvDesc::out_extent(desc.axes[static_cast<std::size_t>(axis - 2)], x.dim(axis), weights.dim(axis)));
+  return dims;
 }
 
 Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream) {
-  check(desc, x, weights, bias);
-  if (internal::on_cuda(stream.place())) throw PlaceError("conv: expected host memory, found " + x.to_string());
-  DDim out_dims{x.dim(0), weights.dim(0)};
-  bool pads = false;
-  for (std::size_t i = 0; i < desc.axes.size(); ++i) {
-    const int axis = static_cast<int>(i) + 2;
-    const ConvDesc::Axis& form = desc.axes[i];
-    out_dims = out_dims.inserted(axis, ConvDesc::out_extent(form, x.dim(axis), weights.dim(axis)));
-    pads = pads || form.before > 0 || form.after > 0;
-  }
-  Tensor out(x.dtype(), out_dims, stream.memory());
+  Tensor out(x.dtype(), internal::conv_dims(desc, x, weights, bias, stream), stream.memory());
+  const bool pads =
+      std::any_of(desc.axes.begin(), desc.axes.end(), [](const ConvDesc::Axis& axis) { return axis.before > 0 || axis.after > 0; });
   const Tensor rows = weights.is_contiguous() ? weights : internal::row_major("conv", weights, stream);
   const Tensor own = pads || x.is_contiguous() ? x : internal::row_major("conv", x, stream);
   const Tensor room = pads ? Tensor(x.dtype(), DDim{cpu::PaddedPlanes(desc, x.dims()).elements}, stream.memory()) : own;

@@ -17,7 +17,7 @@ enum class Reads { plane, plane_to_copy, copy };
 
 /// `Rows` units from `unit` on, over the k of one block. As Tile (tile-inl.h), with the places in the lanes and each k where `offsets` says: nothing is
 /// unfolded.
-template <class T, int Rows, Reads How>
+template <class T, int Rows, Reads How, int Vectors>
 HWY_NOINLINE void ConvTile(const ConvCall<T>& call, std::int64_t begin, std::int64_t end, std::int64_t unit) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
@@ -29,25 +29,25 @@ HWY_NOINLINE void ConvTile(const ConvCall<T>& call, std::int64_t begin, std::int
   [[maybe_unused]] T* copy = call.copy;
   // Units lie far apart: their lines come while the sums are made.
   for (int row = 0; row < Rows; ++row)
-    for (int v = 0; v < panel_vectors; ++v) hwy::Prefetch(call.out + (unit + row) * call.out_stride + v * lanes);
-  V sum[Rows][panel_vectors];
+    for (int v = 0; v < Vectors; ++v) hwy::Prefetch(call.out + (unit + row) * call.out_stride + v * lanes);
+  V sum[Rows][Vectors];
   for (int row = 0; row < Rows; ++row)
-    for (int v = 0; v < panel_vectors; ++v) sum[row][v] = hn::Zero(d);
+    for (int v = 0; v < Vectors; ++v) sum[row][v] = hn::Zero(d);
   for (std::int64_t at = begin; at < end; ++at) {
     const T* from = How == Reads::copy ? copy : x + offsets[at];
     V weight[Rows];
     for (int row = 0; row < Rows; ++row) weight[row] = hn::Set(d, weights[row * stride + at]);
-    for (int v = 0; v < panel_vectors; ++v) {
+    for (int v = 0; v < Vectors; ++v) {
       const V seen = How == Reads::copy ? hn::Load(d, from + v * lanes) : hn::LoadU(d, from + v * lanes);
       if constexpr (How == Reads::plane_to_copy) hn::Store(seen, d, copy + v * lanes);
       for (int row = 0; row < Rows; ++row) sum[row][v] = hn::MulAdd(weight[row], seen, sum[row][v]);
     }
-    if constexpr (How != Reads::plane) copy += panel_vectors * lanes;
+    if constexpr (How != Reads::plane) copy += Vectors * lanes;
   }
   const bool last = end == call.k;
   for (int row = 0; row < Rows; ++row) {
     T* to = call.out + (unit + row) * call.out_stride;
-    for (int v = 0; v < panel_vectors; ++v) {
+    for (int v = 0; v < Vectors; ++v) {
       V total = begin == 0 ? sum[row][v] : hn::Add(hn::LoadU(d, to + v * lanes), sum[row][v]);
       if (last && call.bias != nullptr) total = hn::Add(total, hn::Set(d, call.bias[unit + row]));
       if (last && call.relu) total = KeepNaN(d, total, hn::Max(total, hn::Zero(d)));
@@ -56,16 +56,16 @@ HWY_NOINLINE void ConvTile(const ConvCall<T>& call, std::int64_t begin, std::int
   }
 }
 
-template <class T, Reads How>
+template <class T, Reads How, int Vectors = panel_vectors>
 HWY_INLINE void RunTile(const ConvCall<T>& call, std::int64_t begin, std::int64_t end, std::int64_t unit, int height) {
   switch (height) {
-    case 1: return ConvTile<T, 1, How>(call, begin, end, unit);
-    case 2: return ConvTile<T, 2, How>(call, begin, end, unit);
-    case 3: return ConvTile<T, 3, How>(call, begin, end, unit);
+    case 1: return ConvTile<T, 1, How, Vectors>(call, begin, end, unit);
+    case 2: return ConvTile<T, 2, How, Vectors>(call, begin, end, unit);
+    case 3: return ConvTile<T, 3, How, Vectors>(call, begin, end, unit);
 #if HWY_TARGET == HWY_AVX3
-    case 4: return ConvTile<T, 4, How>(call, begin, end, unit);
-    case 5: return ConvTile<T, 5, How>(call, begin, end, unit);
-    default: return ConvTile<T, 6, How>(call, begin, end, unit);
+    case 4: return ConvTile<T, 4, How, Vectors>(call, begin, end, unit);
+    case 5: return ConvTile<T, 5, How, Vectors>(call, begin, end, unit);
+    default: return ConvTile<T, 6, How, Vectors>(call, begin, end, unit);
 #else
     default: return;
 #endif
@@ -85,7 +85,12 @@ void RunConv(const ConvCall<T>& call) {
         one.x = call.x + panel * width;
         one.out = call.out + panel * width;
         if (call.copy == nullptr) {
-          RunTile<T, Reads::plane>(one, begin, end, unit, height);
+          if (call.vectors == 1)
+            RunTile<T, Reads::plane, 1>(one, begin, end, unit, height);
+          else if (call.vectors == 2)
+            RunTile<T, Reads::plane, 2>(one, begin, end, unit, height);
+          else
+            RunTile<T, Reads::plane>(one, begin, end, unit, height);
           continue;
         }
         one.copy = call.copy + panel * call.k * width;
