@@ -212,10 +212,12 @@ class Joiner {
   static Attributes attributes_of(const Op& op) {
     if (op.type == "conv") return op.attributes;
     const auto number = [&](const char* name) { return Ints{op.attributes.get_or(name, std::int64_t{1})}; };
-    return Attributes{{"group", op.attributes.get_or("group", std::int64_t{1})},
-                      {"strides", number("stride")},
-                      {"dilations", number("dilation")},
-                      {"pads", op.attributes.get_or("pads", Ints{0, 0})}};
+    Attributes made{{"group", op.attributes.get_or("group", std::int64_t{1})},
+                    {"strides", number("stride")},
+                    {"dilations", number("dilation")},
+                    {"pads", op.attributes.get_or("pads", Ints{0, 0})}};
+    if (op.attributes.get_or("winograd", false)) made.set("winograd", true);
+    return made;
   }
 
   /// Joins the convolution that ends with the transpose at `at`, if one does.

@@ -3,6 +3,7 @@
 
 #include <millrace/kernels/conv.h>
 #include <millrace/kernels/conv1d.h>
+#include <millrace/kernels/winograd.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
 #include <millrace/runtime/program/ops/internal/families.h>
@@ -154,9 +155,15 @@ void infer_conv(InferContext& context) {
 }
 
 OpKernel prepare_conv(const PrepareContext& context) {
-  return [desc = conv_of(context.attributes())](OpContext& run) {
-    run.set(0, conv(desc, run.tensor(0), run.tensor(1), run.has(2) ? &run.tensor(2) : nullptr, run.stream()));
-  };
+  const ConvDesc desc = conv_of(context.attributes());
+  const Tensor* const known = context.attributes().get_or("winograd", false) ? context.constant(1) : nullptr;
+  if (const auto transformed = known == nullptr ? std::nullopt : transform_winograd(desc, *known)) {
+    return [desc, weights = *transformed](OpContext& run) {
+      run.set(0, conv(desc, run.tensor(0), weights, run.has(2) ? &run.tensor(2) : nullptr, run.stream()));
+    };
+  }
+  return
+      [desc](OpContext& run) { run.set(0, conv(desc, run.tensor(0), run.tensor(1), run.has(2) ? &run.tensor(2) : nullptr, run.stream())); };
 }
 
 int follow_conv(const InferContext&, int axis) {

@@ -12,11 +12,12 @@ namespace {
 
 // ---- Conv
 
-VarId conv_along_one(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, Window window) {
+VarId conv_along_one(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, Window window, bool winograd) {
   const VarId ready = settled(to, x, 2, window, 0);
-  return to.emit1(
-      "conv1d", {ready, w, bias},
-      {{"group", group}, {"stride", window.stride}, {"dilation", window.dilation}, {"pads", Ints{window.before, window.after}}});
+  Attributes attributes{
+      {"group", group}, {"stride", window.stride}, {"dilation", window.dilation}, {"pads", Ints{window.before, window.after}}};
+  if (winograd) attributes.set("winograd", true);
+  return to.emit1("conv1d", {ready, w, bias}, attributes);
 }
 
 /// [N, H, C, K, rest…], the windows K of each place H along axis 2 of x [N, C, H, rest…].
@@ -45,18 +46,29 @@ VarId joined_batch(Importer& to, VarId x) {
 }
 
 /// The convolution along axes 2 …: the first of them is taken apart, and what is left is a convolution along the others.
-VarId conv_along(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, std::span<const Window> windows) {
-  if (windows.size() == 1) return conv_along_one(to, x, w, bias, group, windows[0]);
+VarId conv_along(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, std::span<const Window> windows, bool winograd) {
+  if (windows.size() == 1) return conv_along_one(to, x, w, bias, group, windows[0], winograd);
   const VarId apart = windows_by_place(to, x, windows[0]);
   const VarId rows = joined_batch(to, apart);
   std::vector<Extent> merged{extent_at(to, w, 0), product(to, w, 1, 3)};
   for (int axis = 3; axis < to.rank(w); ++axis) merged.push_back(extent_at(to, w, axis));
-  const VarId made = conv_along(to, rows, reshaped(to, w, merged), bias, group, windows.subspan(1));
+  const VarId made = conv_along(to, rows, reshaped(to, w, merged), bias, group, windows.subspan(1), winograd);
   std::vector<Extent> extents{extent_at(to, apart, 0), extent_at(to, apart, 1)};
   Ints perm{0, 2, 1};
   for (int axis = 1; axis < to.rank(made); ++axis) extents.push_back(extent_at(to, made, axis));
   for (int axis = 3; axis <= to.rank(made); ++axis) perm.push_back(axis);
   return to.emit1("transpose", {reshaped(to, made, extents)}, {{"perm", perm}});
+}
+
+/// Whether results see what stands behind them: an axis of that kind cannot go live.
+bool looks_ahead(const Window& window) {
+  return window.stride == 1 && (window.after > 0 || ((window.same_upper || window.same_lower) && window.span() > 2));
+}
+
+/// Whether rows of the output may be made together (kernels/winograd.h), whose bits are others: where no step of a live sequence makes the same rows
+/// alone, and no iteration of a loop.
+bool may_be_winograd(const Importer& to, std::span<const Window> windows) {
+  return to.block() == 0 && windows.size() == 2 && std::all_of(windows.begin(), windows.end(), looks_ahead);
 }
 
 /// Axes of a convolution, as x, the weights or kernel_shape say.
@@ -226,11 +238,11 @@ VarId convolved(Importer& to, const Node& node, VarId x_given, VarId w_given, Va
     if (kernel[i] >= 0 && kernel[i] != windows[i].kernel)
       throw ProgramError("attribute kernel_shape: expected " + std::to_string(kernel[i]) + " as in the weights, found " +
                          std::to_string(windows[i].kernel));
-  return conv_along(to, x, w, bias, node.integer("group", 1), windows);
+  return conv_along(to, x, w, bias, node.integer("group", 1), windows, may_be_winograd(to, windows));
 }
 
 VarId convolved(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, const std::vector<Window>& windows) {
-  return conv_along(to, x, w, bias, group, windows);
+  return conv_along(to, x, w, bias, group, windows, may_be_winograd(to, windows));
 }
 
 VarId averaged(Importer& to, const Node& node, VarId x) {

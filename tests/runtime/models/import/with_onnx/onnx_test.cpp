@@ -13,6 +13,7 @@
 #include <support/drive.h>
 #include <support/program_runs.h>
 #include <support/random_tensor.h>
+#include <support/same_bits.h>
 
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/files/file.h>
@@ -24,7 +25,8 @@
 namespace millrace {
 namespace {
 
-using testing::find_op, testing::GraphBuilder, testing::Ints, testing::list, testing::lstm, testing::ones, testing::ops_of, testing::parse;
+using testing::find_op, testing::GraphBuilder, testing::Ints, testing::list, testing::lstm, testing::ones, testing::ops_of, testing::parse,
+    testing::Random, testing::random_tensor, testing::same_bits;
 
 /// x [?, 3] through W, then relu.
 GraphBuilder dense() {
@@ -557,6 +559,40 @@ TEST_CASE("A loop over an extent that the tensor of its steps has stretched make
   graph.node("Loop", {"n", "true", "s0"}, {"last"}).set("body", body.graph);
   const RunResult found = testing::on_cpu(parse(graph), {{"x", ones({2, 1, 3})}});
   CHECK(found["last"].tensor().to_vector<float>() == std::vector<float>(6, 2));  // one iteration, of five steps
+}
+
+TEST_CASE("Rows of a convolution that looks ahead along both axes may be made in fours, those of a causal one and of a loop may not") {
+  Random random(2);
+  const Tensor w = random_tensor(random, {8, 8, 3, 3}), x = random_tensor(random, {2, 8, 9, 20});
+  const auto convolution = [&](const Ints& pads) {
+    GraphBuilder graph;
+    graph.input("x", {-1, 8, 9, -1}).output("y").initializer("w", w);
+    graph.node("Conv", {"x", "w"}, {"y"}).set("pads", pads);
+    return parse(graph);
+  };
+  const Program both = convolution({1, 1, 1, 1});
+  CHECK(find_op(both, "conv1d").attributes.get_or("winograd", false));
+  Program exact = both;
+  for (Op& op : exact.block(0).ops)
+    if (op.type == "conv1d") op.attributes.set("winograd", false);
+  const Tensor found = testing::on_cpu(both, {{"x", x}})["y"].tensor().copy_to(CpuPlace{});
+  const Tensor wanted = testing::on_cpu(exact, {{"x", x}})["y"].tensor().copy_to(CpuPlace{});
+  CHECK(!same_bits(found, wanted));
+  REQUIRE(found.dims() == wanted.dims());
+  for (std::int64_t i = 0; i < found.elements(); ++i)
+    CHECK(found.data<float>()[i] == doctest::Approx(wanted.data<float>()[i]).epsilon(1e-4));
+  CHECK(!find_op(convolution({1, 2, 1, 0}), "conv1d").attributes.get_or("winograd", false));
+  CHECK(!find_op(convolution({2, 1, 0, 1}), "conv1d").attributes.get_or("winograd", false));
+
+  GraphBuilder body;
+  body.input("s", {1, 8, 9, 9}).input("row", {1, 8, 9, 9}).output("next").output("made");
+  body.node("Conv", {"row", "w"}, {"c"}).set("pads", Ints{1, 1, 1, 1});
+  body.node("Add", {"c", "s"}, {"next"});
+  body.node("Identity", {"next"}, {"made"});
+  GraphBuilder graph;
+  graph.input("s0", {1, 8, 9, 9}).input("rows", {-1, 1, 8, 9, 9}).output("last").output("all").initializer("w", w);
+  graph.node("Scan", {"s0", "rows"}, {"last", "all"}).set("body", body.graph).set("num_scan_inputs", 1);
+  CHECK(!find_op(parse(graph), "conv1d", 1).attributes.get_or("winograd", false));
 }
 
 TEST_CASE("A convolution whose last places a slice cuts off is one with less padding behind, and goes live") {
