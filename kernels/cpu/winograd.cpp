@@ -51,17 +51,16 @@ class Convolution {
     const std::int64_t work = units_ * k_ * winograd_sums * wide_;
     context.team().parallel(x_.dim(0) * groups_, std::max<std::int64_t>(1, thread_work / std::max<std::int64_t>(1, work)),
                             [&](std::int64_t begin, std::int64_t end) {
-                              const std::int64_t copy = std::min(k_, k_block) * panel_, sums = winograd_sums * units_ * panel_;
-                              const Tensor room(DType::f32, DDim{copy + sums + winograd_sums * channels_ * plane_}, context.workspace());
+                              const std::int64_t sums = winograd_sums * units_ * panel_;
+                              const Tensor room(DType::f32, DDim{sums + winograd_sums * channels_ * plane_}, context.workspace());
                               auto* const memory = static_cast<float*>(room.raw_mutable());
                               // The padding: nothing else is written there.
-                              std::fill_n(memory + copy + sums, winograd_sums * channels_ * plane_, 0.0f);
+                              std::fill_n(memory + sums, winograd_sums * channels_ * plane_, 0.0f);
                               while (begin < end) {
                                 const std::int64_t image = begin / groups_, group = begin % groups_;
                                 const std::int64_t count = std::min({together_, groups_ - group, end - begin});
                                 for (std::int64_t place = 0; place < places_; place += span_)
-                                  run_groups({image, group, count, place, std::min(span_, places_ - place)}, memory, memory + copy,
-                                             memory + copy + sums);
+                                  run_groups({image, group, count, place, std::min(span_, places_ - place)}, memory, memory + sums);
                                 begin += count;
                               }
                             });
@@ -77,7 +76,7 @@ class Convolution {
     std::int64_t image, first, count, place, places;
   };
 
-  void run_groups(const Part& part, float* copy, float* sums, float* planes) {
+  void run_groups(const Part& part, float* sums, float* planes) {
     if (!take(part, planes)) return odd_[static_cast<std::size_t>(part.image)].store(true);
     ConvCall<float> call;
     call.offsets = offsets_.data();
@@ -89,7 +88,6 @@ class Convolution {
       const std::int64_t left = ((part.count - 1) * wide_ + part.places - place) * panel_vectors;
       if (left <= 0) return;
       call.vectors = left <= panel_ ? 1 : left <= 2 * panel_ ? 2 : static_cast<int>(panel_vectors);
-      call.copy = call.vectors == panel_vectors ? copy : nullptr;
       for (int j = 0; j < winograd_sums; ++j) {
         call.x = planes + j * channels_ * plane_ + place;
         call.weights = weights_ + j * units_ * k_;
