@@ -35,9 +35,6 @@ std::string answer_to(const AcceptOptions& accept, const std::string& head) {
   Loopback loop(accept);
   auto socket = loop.raw();
   asio::write(socket, asio::buffer(head + "\r\n\r\n"));
-  if (head.find("/stream") == head.npos) return loop.read_to_end(socket);
-  loop.run_until([&] { return loop.server_error.has_value(); });
-  loop.server.reset();
   return loop.read_to_end(socket);
 }
 

@@ -97,12 +97,19 @@ class Loopback {
     socket.connect({asio::ip::make_address("127.0.0.1"), listener.port()});
     return socket;
   }
-  /// All that the server sends to `socket` until it ends.
+  /// All that the server sends to `socket` until it ends. Then the client ends as well: a server that refused waits for that. A stream that the server
+  /// accepted goes at once.
   std::string read_to_end(asio::ip::tcp::socket& socket) {
     std::string text;
     bool ended = false;
-    asio::async_read(socket, asio::dynamic_buffer(text), [&](error_code, std::size_t) { ended = true; });
-    run_until([&] { return ended; });
+    asio::async_read(socket, asio::dynamic_buffer(text), [&](error_code, std::size_t) {
+      ended = true;
+      socket.close();
+    });
+    run_until([&] {
+      if (server_error) server.reset();
+      return ended;
+    });
     return text;
   }
 
