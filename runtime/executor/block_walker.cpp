@@ -67,7 +67,7 @@ bool BlockWalker::appends_under_way(const CompiledOp& op, const BlockEnd& end) {
 }
 
 void BlockWalker::spawn_op(const CompiledOp& op, const ScopePtr& scope, BlockEnd& end, Scope& ops, TaskInfo& task) {
-  std::string name = state_->name_of(op);
+  std::string name = op.name;
   if (scope->step() != nullptr) name = fmt::format("{}, {}", name, task.name());
   std::vector<GatePtr> before;
   GatePtr done = op.appends.empty() ? nullptr : std::make_shared<Gate>(fmt::format("what task '{}' appends", name));
@@ -252,7 +252,7 @@ task<void> BlockWalker::run_iterations(std::shared_ptr<BlockWalker> walker, cons
   const std::int64_t max_trips = attributes.get_or<std::int64_t>("max_trips", -1);
   const std::int64_t condition = attributes.get_or<std::int64_t>("condition", -1);
   const auto parallel = static_cast<std::size_t>(attributes.get_or<std::int64_t>("parallel_iterations", 8));
-  const std::string name = walker->state_->name_of(*op);
+  const std::string& name = op->name;
   const std::string within = enclosing_iterations(*scope);
   const bool at_once = walker->may_walk_at_once(body);
   ScopePtr step;
@@ -306,7 +306,7 @@ void trace_kept(const RunState& state, const CompiledOp& loop, VarScope& scope) 
     }
   }
   if (policy.empty()) return;
-  const std::string name = state.name_of(loop) + " under " + policy;
+  const std::string name = loop.name + " under " + policy;
   const std::uint64_t track = state.track(loop, scope);
   tracer->instant(KeptMemory::in_memory, name, track, static_cast<std::int64_t>(memory));
   if (files > 0) tracer->instant(KeptMemory::in_files, name, track, static_cast<std::int64_t>(files));

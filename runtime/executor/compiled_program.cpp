@@ -6,6 +6,8 @@
 #include <set>
 #include <string>
 
+#include <fmt/format.h>
+
 #include <millrace/runtime/executor/executable.h>
 #include <millrace/runtime/loops/loop_backends.h>
 #include <millrace/runtime/lowering/array_classes.h>
@@ -110,7 +112,15 @@ class Compiler {
     for (const VarId input : op.inputs) made.inputs.push_back(source(input, block));
     for (const VarId output : op.outputs) made.outputs.push_back(made_.index[static_cast<std::size_t>(output)]);
     choose_kind(made, op, block);
+    made.name = name_of(made, op);
     return made;
+  }
+
+  std::string name_of(const CompiledOp& made, const Op& op) const {
+    const bool loop = made.kind == Kind::while_loop;
+    if (op.outputs.empty()) return loop ? fmt::format("while {}", made.sub_block) : op.type;
+    const std::string& first = program_.var(op.outputs[0]).name;
+    return loop ? fmt::format("while {} ({})", made.sub_block, first) : first;
   }
 
   void choose_kind(CompiledOp& made, const Op& op, int block) {

@@ -33,6 +33,7 @@ struct CompiledOp : PreparedOp {
   using TaskOp = task<void> (*)(OpContext&);
 
   Kind kind = Kind::kernel;
+  std::string name;  ///< of its task, for people: "while 1 (step)", "y", "tensor_array_write"
   TaskOp run_task = nullptr;
   std::vector<ValueSource> inputs;
   std::vector<std::size_t> outputs;

@@ -165,9 +165,11 @@ task<void> LoopRunner::run_prepared(std::shared_ptr<LoopRunner> loops, Prepared*
                                     ScopePtr scope) {
   RunState& state = *loops->state_;
   const auto count = static_cast<std::int64_t>(prepared->runs.size());
-  const std::string name = state.name_of(*op);
-  const std::string in_backend = fmt::format("{}, {}{}", name, name_of(prepared->backend->kind()),
-                                             count > 1 ? fmt::format(", {} concurrent loops", count) : std::string());
+  const std::string& name = op->name;
+  const std::string in_backend =
+      state.options().tracer == nullptr
+          ? std::string()
+          : fmt::format("{}, {}{}", name, name_of(prepared->backend->kind()), count > 1 ? fmt::format(", {} concurrent loops", count) : "");
   const TraceSpan span(state.options().tracer, "loop", in_backend, state.track(*op, *scope), scope->iteration());
   if (count > 1) state.result().loops_side_by_side += count;
   std::vector<LoopRun*> runs;
@@ -184,7 +186,7 @@ task<bool> LoopRunner::finish(std::shared_ptr<LoopRunner> loops, LoopBackend* ba
   const std::int64_t done = run->iterations_done();
   if (done == 0) co_return false;
   RunState& state = *loops->state_;
-  const std::string name = state.name_of(*op);
+  const std::string& name = op->name;
   std::vector<SlotValue> last = run->finish();
   loops->trace_slots(*run, name);
   Values values(state, *loops->ports_, scope);
@@ -242,7 +244,7 @@ void LoopRunner::trace_slots(const LoopRun& run, const std::string& name) {
 void LoopRunner::note_interpreted(const CompiledOp& op, const VarScope& scope, const std::string& why) {
   if (why.empty()) return;
   const RunOptions& options = state_->options();
-  const std::string line = fmt::format("{} runs iteration by iteration, because {}", state_->name_of(op), why);
+  const std::string line = fmt::format("{} runs iteration by iteration, because {}", op.name, why);
   if (options.backend_required)
     throw UnsupportedError(fmt::format("backend {}: expected every loop to run so, but {}", name_of(options.backend), line));
   state_->result().iteration_by_iteration.insert(line);

@@ -87,13 +87,6 @@ std::string RunState::whose(const CompiledOp& op, const VarScope& scope) const {
   return text;
 }
 
-std::string RunState::name_of(const CompiledOp& op) const {
-  const bool loop = op.kind == CompiledOp::Kind::while_loop;
-  if (op.op->outputs.empty()) return loop ? fmt::format("while {}", op.sub_block) : op.op->type;
-  const std::string& first = compiled().name_of(op.op->outputs[0]);
-  return loop ? fmt::format("while {} ({})", op.sub_block, first) : first;
-}
-
 // ---- The trace ----
 
 void RunState::add_tracks() {

@@ -49,8 +49,6 @@ class RunState {
   StreamRef host_stream() const { return host_ ? (*host_)->stream(0) : device_->stream(0); }
   /// "op matmul of block 1, iteration 3".
   std::string whose(const CompiledOp& op, const VarScope& scope) const;
-  /// "while 1 (step)", "y", "tensor_array_write".
-  std::string name_of(const CompiledOp& op) const;
 
   /// The rows of the trace: of an op's stream, and of a block; 0 when nobody traces.
   std::uint64_t track(const CompiledOp& op, const VarScope& scope) const;

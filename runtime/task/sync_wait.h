@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include <millrace/runtime/task/caller_executor.h>
 #include <millrace/runtime/task/start_run.h>
 
 namespace millrace {
@@ -13,6 +14,15 @@ namespace millrace {
 template <class T>
 T sync_wait(Executor& executor, task<T> work, std::string name = "sync_wait") {
   throw_on_runtime_thread("sync_wait");
+  Running<T> running = start_run(executor, std::move(work), std::move(name));
+  return running.get();
+}
+
+/// The same on the calling thread: no other thread runs a task of `work`, and none is woken.
+template <class T>
+T sync_wait(task<T> work, std::string name = "sync_wait") {
+  throw_on_runtime_thread("sync_wait");
+  CallerExecutor executor;
   Running<T> running = start_run(executor, std::move(work), std::move(name));
   return running.get();
 }

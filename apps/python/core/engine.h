@@ -55,9 +55,14 @@ class Engine {
   /// Starts `work` as the run `run`. `done(Outcome<T>)` is called on a thread of the engine, without the GIL, before the run counts as ended.
   template <class T, class Done>
   void start(Ref<Run> run, task<T> work, Done done) {
+    start_on(*executor_, std::move(run), std::move(work), std::move(done));
+  }
+  /// The same on another executor, on whose threads `done` is called.
+  template <class T, class Done>
+  void start_on(Executor& executor, Ref<Run> run, task<T> work, Done done) {
     add(run.get());
     Run* const known = run.get();
-    RootTask<T, Ending<T, Done>>::start(*executor_, std::move(run), std::move(work), Ending<T, Done>(this, known, std::move(done)));
+    RootTask<T, Ending<T, Done>>::start(executor, std::move(run), std::move(work), Ending<T, Done>(this, known, std::move(done)));
   }
   Executor& executor() noexcept { return *executor_; }
 

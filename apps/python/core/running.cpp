@@ -16,6 +16,7 @@
 #include <millrace/runtime/executor/feeds.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/program/straight_program.h>
+#include <millrace/runtime/task/caller_executor.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/start_run.h>
 #include <millrace/tensor/device.h>
@@ -81,6 +82,55 @@ RunResult wait_for(PendingRun& pending) {
   return pending.outcome.take();
 }
 
+/// Whether the calling thread is the one that Python handles signals on. With the GIL held.
+bool is_main_thread() {
+  static unsigned long main = 0;
+  static int known_at = -1;
+  if (known_at != forks()) {
+    main = nb::cast<unsigned long>(nb::module_::import_("threading").attr("main_thread")().attr("ident"));
+    known_at = forks();
+  }
+  return PyThread_get_thread_ident() == main;
+}
+
+/// Runs on the calling thread, with the GIL released. Signals as in `wait_for`; Python handles them on its main thread alone.
+RunResult run_here(task<RunResult> work) {
+  constexpr auto patience = std::chrono::milliseconds(20);  // between looks at signals
+  const bool handles_signals = is_main_thread();            // no other thread takes the GIL before the run has ended
+  const Ref<Run> run(new Run("run"));
+  Outcome<RunResult> outcome;
+  bool ended = false;
+  CallerExecutor executor;
+  std::optional<nb::python_error> raised;
+  Engine::current().start_on(executor, run, std::move(work), [&](Outcome<RunResult> made) noexcept {
+    outcome = std::move(made);
+    ended = true;
+  });
+  {
+    const GilReleased released;
+    auto looked = std::chrono::steady_clock::now();
+    while (!ended) {
+      executor.drive_for(patience);
+      if (ended || !handles_signals || raised || std::chrono::steady_clock::now() - looked < patience) continue;
+      const GilTaken taken;
+      if (PyErr_CheckSignals() != 0) {
+        raised.emplace();
+        run->cancel();
+      }
+      looked = std::chrono::steady_clock::now();
+    }
+  }
+  if (raised) throw std::move(*raised);
+  return outcome.take();
+}
+
+/// Runs on the threads of the engine.
+RunResult run_elsewhere(task<RunResult> work) {
+  const auto pending = std::make_shared<PendingRun>();
+  Engine::current().start(pending->run, std::move(work), Finish{pending});
+  return wait_for(*pending);
+}
+
 bool is_borrowed(const Tensor& x) {
   return x.storage() != nullptr && dynamic_cast<const BorrowedMemory*>(&x.storage()->resource()) != nullptr;
 }
@@ -143,9 +193,9 @@ struct Compiled {
   };
 
   Compiled(const Program& program, int threads, const std::string& backend, bool backend_required, std::optional<double> deadline)
-      : source(std::make_shared<const Program>(program)), made_after_forks(forks()) {
+      : source(std::make_shared<const Program>(program)), threads(threads), made_after_forks(forks()) {
     if (threads < 1) throw ArgumentError(fmt::format("compile: expected 1 thread or more, found {}", threads));
-    make(threads);
+    make();
     const std::optional<Backend> chosen = backend_of(backend);
     if (!chosen)
       throw ArgumentError(fmt::format("compile: expected the backend auto, interpreted, captured or fused, found '{}'", backend));
@@ -165,7 +215,7 @@ struct Compiled {
       static_cast<void>(new std::shared_ptr<Device>(device));  // its threads are the parent's: none to end
   }
 
-  void make(int threads) {
+  void make() {
     const GilReleased released;
     const SignalsBlocked blocked;
     device = make_cpu_device(threads, 4);
@@ -192,6 +242,7 @@ struct Compiled {
   std::shared_ptr<Lazy> lazy = std::make_shared<Lazy>();
   RunOptions options;
   std::vector<Input> inputs;
+  int threads;
   int made_after_forks;
 };
 
@@ -268,10 +319,8 @@ Result run_compiled(const Compiled& compiled, nb::handle mapping, const nb::kwar
     if (!sharing) made.own_outputs();
     return made;
   }
-  const auto pending = std::make_shared<PendingRun>();
-  Engine::current().start(pending->run, millrace::run(compiled.executable(), feeds_of(compiled, std::move(values)), compiled.options),
-                          Finish{pending});
-  Result made(wait_for(*pending));
+  task<RunResult> work = millrace::run(compiled.executable(), feeds_of(compiled, std::move(values)), compiled.options);
+  Result made(compiled.threads == 1 ? run_here(std::move(work)) : run_elsewhere(std::move(work)));
   if (!sharing) made.own_outputs();
   return made;
 }
