@@ -5,11 +5,18 @@
 #include <cstdint>
 #include <vector>
 
-#include <millrace/kernels/cpu/norm_kernels.h>
+#include <millrace/kernels/cpu/fold_kernels.h>
 #include <millrace/kernels/cpu/strided_loop.h>
 #include <millrace/tensor/tensor.h>
 
 namespace millrace::cpu {
+
+/// Whether each of sum_rows offsets is one behind the last.
+inline bool sides_lie(const std::int64_t* starts) {
+  bool all = true;
+  for (int r = 1; r < sum_rows; ++r) all = all && starts[r] == starts[0] + r;
+  return all;
+}
 
 /// Takes the rows of `x` along its last `axes` axes (any strides) a few at a time into contiguous buffers of `Wide`,
 /// lets f(rows, count, n) change them, and writes them to the same places of `out` (any strides, the same extents). `x`
@@ -40,14 +47,34 @@ void each_rows(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, F
         for (std::int64_t i = 0; i < run; ++i, ++count)
           for (int side = 0; side < 2; ++side) starts[side][count] = offsets[side] + i * rows.inner()[side];
       });
-      for (int r = 0; r < count; ++r) {
-        Wide* buffer = buffers[r];
+      // Rows that lie side by side share cache lines: an element of each at a time.
+      const bool beside = count == sum_rows && sides_lie(starts[0]) && sides_lie(starts[1]);
+      if (beside) {
+        std::int64_t at_element = 0;
         elements.each_run(0, n, [&](const auto& offsets, std::int64_t run) {
-          const T* source = from + starts[0][r] + offsets[0];
-          for (std::int64_t i = 0; i < run; ++i) *buffer++ = convert_element<Wide>(source[i * from_step]);
+          const T* source = from + starts[0][0] + offsets[0];
+          for (std::int64_t i = 0; i < run; ++i, ++at_element)
+            for (int r = 0; r < sum_rows; ++r) buffers[r][at_element] = convert_element<Wide>(source[i * from_step + r]);
         });
+      } else {
+        for (int r = 0; r < count; ++r) {
+          Wide* buffer = buffers[r];
+          elements.each_run(0, n, [&](const auto& offsets, std::int64_t run) {
+            const T* source = from + starts[0][r] + offsets[0];
+            for (std::int64_t i = 0; i < run; ++i) *buffer++ = convert_element<Wide>(source[i * from_step]);
+          });
+        }
       }
       f(buffers, count, n);
+      if (beside) {
+        std::int64_t at_element = 0;
+        elements.each_run(0, n, [&](const auto& offsets, std::int64_t run) {
+          T* target = to + starts[1][0] + offsets[1];
+          for (std::int64_t i = 0; i < run; ++i, ++at_element)
+            for (int r = 0; r < sum_rows; ++r) target[i * to_step + r] = convert_element<T>(buffers[r][at_element]);
+        });
+        continue;
+      }
       for (int r = 0; r < count; ++r) {
         const Wide* buffer = buffers[r];
         elements.each_run(0, n, [&](const auto& offsets, std::int64_t run) {

@@ -92,7 +92,12 @@ SpanFunction<float> WideSpanOf(Binary kind) {
   using T [[maybe_unused]] = float;
   switch (kind) {
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
-    case Binary::pow: MILLRACE_SPAN(PowF32(d, x, y));
+    case Binary::pow:
+      return [](const Span<T>& a, const Span<T>& b, T* out, std::size_t count) HWY_ATTR {
+        if (count > 0 && b.repeats && *b.first == T{2})
+          return Sweep(a, a, out, count, [](auto, auto x, auto y) HWY_ATTR { return hn::Mul(x, y); });
+        Sweep(a, b, out, count, [](auto d, auto x, auto y) HWY_ATTR { return PowF32(d, x, y); });
+      };
     case Binary::mod: MILLRACE_SPAN(ModF32(d, x, y));
     case Binary::fmod: MILLRACE_SPAN(FmodF32(d, x, y));
 #endif

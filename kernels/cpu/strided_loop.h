@@ -30,6 +30,8 @@ class StridedLoop {
   }
 
   std::int64_t count() const { return count_; }
+  /// Number of innermost runs.
+  std::int64_t runs() const { return count_ / std::max<std::int64_t>(1, extents_[rank_ - 1]); }
   /// Strides of the innermost run.
   const Offsets& inner() const { return steps_[rank_ - 1]; }
 
