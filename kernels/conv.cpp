@@ -4,6 +4,7 @@
 #include <string>
 
 #include <millrace/kernels/cpu/conv.h>
+#include <millrace/kernels/cpu/depthwise.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/row_major.h>
 #include <millrace/tensor/checked.h>
@@ -53,6 +54,15 @@ Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const 
   Tensor out(x.dtype(), out_dims, stream.memory());
   const Tensor rows = weights.is_contiguous() ? weights : internal::row_major("conv", weights, stream);
   const Tensor own = pads || x.is_contiguous() ? x : internal::row_major("conv", x, stream);
+  if (cpu::is_depthwise(desc, weights)) {
+    const Tensor sum_of =
+        bias == nullptr || bias->is_contiguous() ? (bias == nullptr ? rows : *bias) : internal::row_major("conv", *bias, stream);
+    internal::check_device_places("conv", stream, {&x, &rows, &sum_of, &out});
+    launch(
+        TensorRefs<3>{&x, &rows, &sum_of}, TensorRefs<1>{&out},
+        [=, biased = bias != nullptr](ThreadTeam& team) { cpu::depthwise(desc, x, rows, biased ? &sum_of : nullptr, out, team); }, stream);
+    return out;
+  }
   const Tensor room = pads ? Tensor(x.dtype(), DDim{cpu::PaddedPlanes(desc, x.dims()).elements}, stream.memory()) : own;
   if (pads) room.storage()->mark_written();
   const bool has_bias = bias != nullptr;
