@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include <millrace/kernels/cpu/fold_kernels.h>
 #include <millrace/kernels/cpu/strided_loop.h>
+#include <millrace/kernels/cpu/transpose_kernels.h>
 #include <millrace/tensor/tensor.h>
 
 namespace millrace::cpu {
@@ -16,6 +18,13 @@ inline bool sides_lie(const std::int64_t* starts) {
   bool all = true;
   for (int r = 1; r < sum_rows; ++r) all = all && starts[r] == starts[0] + r;
   return all;
+}
+
+/// Elements as the unsigned integers of their size.
+template <class T>
+auto bits_of(T* x) {
+  using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>>;
+  return reinterpret_cast<std::conditional_t<std::is_const_v<T>, const U*, U*>>(x);
 }
 
 /// Takes the rows of `x` along its last `axes` axes (any strides) a few at a time into contiguous buffers of `Wide`,
@@ -49,7 +58,10 @@ void each_rows(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, F
       });
       // Rows that lie side by side share cache lines: an element of each at a time.
       const bool beside = count == sum_rows && sides_lie(starts[0]) && sides_lie(starts[1]);
-      if (beside) {
+      const bool turned = std::is_same_v<T, Wide> && beside && elements.runs() == 1;
+      if (turned) {
+        if constexpr (std::is_same_v<T, Wide>) transpose_rows(bits_of(from + starts[0][0]), from_step, bits_of(buffers[0]), n, sum_rows, n);
+      } else if (beside) {
         std::int64_t at_element = 0;
         elements.each_run(0, n, [&](const auto& offsets, std::int64_t run) {
           const T* source = from + starts[0][0] + offsets[0];
@@ -66,6 +78,10 @@ void each_rows(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, F
         }
       }
       f(buffers, count, n);
+      if (turned) {
+        if constexpr (std::is_same_v<T, Wide>) transpose_rows(bits_of(buffers[0]), n, bits_of(to + starts[1][0]), to_step, n, sum_rows);
+        continue;
+      }
       if (beside) {
         std::int64_t at_element = 0;
         elements.each_run(0, n, [&](const auto& offsets, std::int64_t run) {
