@@ -35,9 +35,9 @@ inline Tensor hard_sigmoid(const Tensor& x, double alpha, double beta, StreamRef
 }
 /// x·hard_sigmoid(x) with alpha = 1/6, beta = 0.5
 inline Tensor hard_swish(const Tensor& x, StreamRef s) { return unary(Unary::hard_swish, {}, x, s); }
-/// x·tanh(softplus(x))
+/// x·tanh(softplus(x)), as x·w / (w + 2) with w = e·(e + 2) and e = exp(x); f32 within 4 ulp
 inline Tensor mish(const Tensor& x, StreamRef s) { return unary(Unary::mish, {}, x, s); }
-/// log(1 + exp(x)), as max(x, 0) + log1p(exp(−|x|))
+/// log(1 + exp(x)), as max(x, 0) + log1p(exp(−|x|)); f32 within 1.5 ulp
 inline Tensor softplus(const Tensor& x, StreamRef s) { return unary(Unary::softplus, {}, x, s); }
 /// x / (1 + |x|)
 inline Tensor softsign(const Tensor& x, StreamRef s) { return unary(Unary::softsign, {}, x, s); }

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include <millrace/kernels/cpu/conv.h>
+#include <millrace/kernels/cpu/depthwise.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/conv_dims.h>
 #include <millrace/kernels/internal/row_major.h>
@@ -46,19 +48,22 @@ DDim internal::conv_dims(const ConvDesc& desc, const Tensor& x, const Tensor& we
 
 Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream) {
   Tensor out(x.dtype(), internal::conv_dims(desc, x, weights, bias, stream), stream.memory());
+  const Tensor rows = weights.is_contiguous() ? weights : internal::row_major("conv", weights, stream);
+  const bool has_bias = bias != nullptr;
+  const Tensor addend = has_bias ? (bias->is_contiguous() ? *bias : internal::row_major("conv", *bias, stream)) : rows;
+  const auto start = [&](const Tensor& read, auto kernel) {
+    internal::check_device_places("conv", stream, {&read, &rows, &addend, &out});
+    launch(TensorRefs<3>{&read, &rows, &addend}, TensorRefs<1>{&out}, std::move(kernel), stream);
+    return out;
+  };
+  if (cpu::is_depthwise(desc, weights))
+    return start(x, [=](ThreadTeam& team) { cpu::depthwise(desc, x, rows, has_bias ? &addend : nullptr, out, team); });
   const bool pads =
       std::any_of(desc.axes.begin(), desc.axes.end(), [](const ConvDesc::Axis& axis) { return axis.before > 0 || axis.after > 0; });
-  const Tensor rows = weights.is_contiguous() ? weights : internal::row_major("conv", weights, stream);
   const Tensor own = pads || x.is_contiguous() ? x : internal::row_major("conv", x, stream);
   const Tensor room = pads ? Tensor(x.dtype(), DDim{cpu::PaddedPlanes(desc, x.dims()).elements}, stream.memory()) : own;
   if (pads) room.storage()->mark_written();
-  const bool has_bias = bias != nullptr;
-  const Tensor addend = has_bias ? (bias->is_contiguous() ? *bias : internal::row_major("conv", *bias, stream)) : rows;
-  internal::check_device_places("conv", stream, {&own, &rows, &addend, &out});
-  launch(
-      TensorRefs<3>{&own, &rows, &addend}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) { cpu::conv(desc, own, pads ? &room : nullptr, rows, has_bias ? &addend : nullptr, out, team); }, stream);
-  return out;
+  return start(own, [=](ThreadTeam& team) { cpu::conv(desc, own, pads ? &room : nullptr, rows, has_bias ? &addend : nullptr, out, team); });
 }
 
 }  // namespace millrace

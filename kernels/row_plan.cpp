@@ -6,8 +6,8 @@
 #include <string>
 #include <type_traits>
 
+#include <millrace/kernels/cpu/fold_kernels.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
-#include <millrace/kernels/cpu/norm_kernels.h>
 #include <millrace/kernels/cpu/row_plan.h>
 #include <millrace/tensor/error.h>
 
@@ -367,7 +367,6 @@ class Planner {
 
   void place_tiles() {
     std::int64_t most = 0;
-    std::int64_t room = 0;
     for (std::size_t g = 0; g < state_.groups.size(); ++g) {
       RowPlan::State::Group& group = state_.groups[g];
       if (group.tile == 0) continue;
@@ -378,11 +377,8 @@ class Planner {
       group.tile = std::clamp<std::int64_t>(tile_bytes / std::max<std::int64_t>(1, width * element_bytes()), 1, state_.block_rows);
       if (folds(group)) group.tile = std::clamp<std::int64_t>(cpu::sum_rows, group.tile, state_.block_rows);
       most = std::max(most, place_tile(static_cast<std::int64_t>(g)));
-      for (std::size_t i = group.first; i < group.last; ++i)
-        if (desc_.ops[i].kind == Kind::log_softmax) room = std::max(room, desc_.ops[i].inner * cpu::sum_rows);
     }
-    state_.room = state_.elements + most;
-    state_.elements = state_.room + lines(room);
+    state_.elements += most;
   }
 
   /// Sums go side by side, several rows at a time: one chain of additions alone would leave the adder idle.

@@ -6,8 +6,8 @@
 
 namespace millrace {
 
-/// Along `axis`, for floats: e_i = exp(x_i − m) with m the greatest, s = Σe_i (in the order of reduce.h), e_i / s. An
-/// empty axis gives no elements.
+/// Along `axis`, for floats: e_i = exp(x_i − m) with m the greatest, s = Σe_i, e_i · (1 / s). The sum has the sixteen chains of
+/// layer_norm.h. An infinity or NaN makes the whole row NaN, as does a row of −∞ alone. An empty axis gives no elements.
 Tensor softmax(const Tensor& x, int axis, StreamRef stream);
 /// (x_i − m) − log s.
 Tensor log_softmax(const Tensor& x, int axis, StreamRef stream);

@@ -12,6 +12,7 @@
 
 #include <hwy/highway.h>
 #include <millrace/kernels/cpu/elementary-inl.h>
+#include <millrace/kernels/cpu/logarithm-inl.h>
 #include <millrace/kernels/unary.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -36,12 +37,37 @@ HWY_INLINE V Erf(D d, V x) {
     return EachLane(d, x, [](T v) { return std::erf(v); });
 }
 
+/// log(1 + x) for 0 ≤ x ≤ 1; a caller handles NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Log1pOfUnit(D d, V x) {
+  using T = hn::TFromD<D>;
+  if constexpr (std::is_same_v<T, float>)
+    return Log1pOfUnitF32(d, x);
+  else
+    return EachLane(d, x, [](T v) { return std::log1p(v); });
+}
+
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Softplus(D d, V x) {
-  using T = hn::TFromD<D>;
-  const V e = Exp(d, hn::Neg(hn::Abs(x)));
-  const V tail = EachLane(d, e, [](T v) { return std::log1p(v); });
+  const V tail = Log1pOfUnit(d, ExpNegative(d, hn::Neg(hn::Abs(x))));
   return KeepNaN(d, x, hn::Add(hn::Max(x, hn::Zero(d)), tail));
+}
+
+/// x·tanh(log(1 + e)) with e = exp(x), as x·w / (w + 2) with w = e·(e + 2). Below −21 that is x·e, one rounding of x·e from normal numbers; above 21 it is x.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Mish(D d, V x) {
+  using T = hn::TFromD<D>;
+  constexpr T edge = sizeof(T) == 4 ? T{21} : T{40};
+  const V one = hn::Set(d, T{1}), two = hn::Set(d, T{2});
+  V expm1_r;
+  const V n = SplitExp(d, hn::Min(hn::Max(x, hn::Set(d, ExpNumbers<T>::mish_is_zero)), hn::Set(d, edge)), expm1_r);
+  const V power = hn::Add(expm1_r, one);
+  const auto below = hn::Lt(x, hn::Set(d, -edge));
+  const V e = Scaled(d, hn::IfThenElse(below, hn::Mul(hn::Max(x, hn::Set(d, ExpNumbers<T>::mish_is_zero)), power), power), n);
+  const V w = hn::Mul(e, hn::Add(e, two));
+  const V inside = hn::Mul(x, hn::Div(w, hn::Add(w, two)));
+  const V y = hn::IfThenElse(below, e, hn::IfThenElse(hn::Gt(x, hn::Set(d, edge)), x, inside));
+  return KeepNaN(d, x, y);
 }
 
 template <class D, class V = hn::Vec<D>>
@@ -74,10 +100,9 @@ HWY_INLINE V Sign(D d, V x) {
   return hn::IfThenElse(hn::Eq(x, hn::Zero(d)), hn::Zero(d), KeepNaN(d, x, one));
 }
 
-/// The functions that a recurrent cell may use, and most others. Called, not inlined: it is large, and used several
-/// times.
+/// The functions that a recurrent cell may use, and most others.
 template <class D, class V = hn::Vec<D>>
-HWY_NOINLINE V Activate(D d, Unary kind, V alpha, V beta, V x) {
+HWY_INLINE V ActivateInline(D d, Unary kind, V alpha, V beta, V x) {
   using T = hn::TFromD<D>;
   const V zero = hn::Zero(d);
   const V one = hn::Set(d, T{1});
@@ -94,7 +119,7 @@ HWY_NOINLINE V Activate(D d, Unary kind, V alpha, V beta, V x) {
     case Unary::hard_swish:
       return KeepNaN(d, x, hn::Mul(x, HardSigmoid(d, x, hn::Set(d, static_cast<T>(1.0 / 6)), hn::Set(d, static_cast<T>(0.5)))));
     case Unary::softplus: return Softplus(d, x);
-    case Unary::mish: return hn::Mul(x, Tanh(d, Softplus(d, x)));
+    case Unary::mish: return Mish(d, x);
     case Unary::softsign: return hn::Div(x, hn::Add(one, hn::Abs(x)));
     case Unary::affine: return hn::Add(hn::Mul(alpha, x), beta);
     case Unary::scaled_tanh: return hn::Mul(alpha, Tanh(d, hn::Mul(beta, x)));
@@ -108,6 +133,12 @@ HWY_NOINLINE V Activate(D d, Unary kind, V alpha, V beta, V x) {
     case Unary::clip: return KeepNaN(d, x, hn::Min(hn::Max(x, alpha), beta));
     default: return x;
   }
+}
+
+/// The same for a function known at run time. Called, not inlined: it is large, and used several times.
+template <class D, class V = hn::Vec<D>>
+HWY_NOINLINE V Activate(D d, Unary kind, V alpha, V beta, V x) {
+  return ActivateInline(d, kind, alpha, beta, x);
 }
 
 }  // namespace millrace::cpu::HWY_NAMESPACE

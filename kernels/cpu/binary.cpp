@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cpu/binary.h>
 
+#include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <string>
 #include <type_traits>
 
-#include <millrace/kernels/cpu/float_functions.h>
+#include <millrace/kernels/cpu/span_kernels.h>
 #include <millrace/kernels/cpu/strided_loop.h>
 #include <millrace/kernels/internal/wrapping_power.h>
 
@@ -94,22 +94,38 @@ bool is_everywhere(const Tensor& b, double value) {
   return b.elements() > 0 && convert_element<double>(*static_cast<const T*>(b.raw())) == value;
 }
 
+/// Spans of f32 and f64 as they lie; f16, bf16 and other strides go through buffers, a piece at a time.
 template <class T>
 void run_floats(Binary kind, const Tensor& a, const Tensor& b, const Tensor& out, ThreadTeam& team) {
   using Wide = typename WideOf<T>::type;
-  const auto run = [&](auto f) { run_each<T, T>(a, b, out, team, f); };
-  switch (kind) {
-    case Binary::add: return run([](Wide x, Wide y) { return x + y; });
-    case Binary::sub: return run([](Wide x, Wide y) { return x - y; });
-    case Binary::mul: return run([](Wide x, Wide y) { return x * y; });
-    case Binary::div: return run([](Wide x, Wide y) { return x / y; });
-    case Binary::pow: return run(float_power<Wide>);
-    case Binary::minimum: return run([](Wide x, Wide y) { return ((x < y) | (x != x)) ? x : y; });
-    case Binary::maximum: return run([](Wide x, Wide y) { return ((x > y) | (x != x)) ? x : y; });
-    case Binary::mod: return run(float_mod<Wide>);
-    case Binary::fmod: return run([](Wide x, Wide y) { return std::fmod(x, y); });
-    default: return run(float_prelu<Wide>);
-  }
+  constexpr std::int64_t piece = 256;
+  const SpanFunction<Wide> function = span_function<Wide>(kind);
+  const StridedLoop<3> loop(out.dims(), {&a.strides(), &b.strides(), &out.strides()});
+  const T* left = static_cast<const T*>(a.raw());
+  const T* right = static_cast<const T*>(b.raw());
+  T* result = static_cast<T*>(out.raw_mutable());
+  const std::int64_t steps[] = {loop.inner()[0], loop.inner()[1], loop.inner()[2]};
+  const bool heavy = kind == Binary::pow || kind == Binary::mod || kind == Binary::fmod;
+  loop.parallel(team, heavy ? grain_heavy : grain_light, [&](const auto& offsets, std::int64_t count) {
+    const T* from[] = {left + offsets[0], right + offsets[1]};
+    T* to = result + offsets[2];
+    if constexpr (std::is_same_v<T, Wide>) {
+      const auto spans = [&](int k) { return count == 1 || steps[k] == 0 || steps[k] == 1; };
+      if (spans(0) && spans(1) && (count == 1 || steps[2] == 1))
+        return function({from[0], steps[0] == 0}, {from[1], steps[1] == 0}, to, static_cast<std::size_t>(count));
+    }
+    Wide buffers[2][piece], made[piece];
+    for (std::int64_t done = 0; done < count; done += piece) {
+      const std::int64_t some = std::min(piece, count - done);
+      Span<Wide> in[2];
+      for (int k = 0; k < 2; ++k) {
+        in[k] = {buffers[k], steps[k] == 0};
+        for (std::int64_t i = 0; i < (in[k].repeats ? 1 : some); ++i) buffers[k][i] = convert_element<Wide>(from[k][(done + i) * steps[k]]);
+      }
+      function(in[0], in[1], made, static_cast<std::size_t>(some));
+      for (std::int64_t i = 0; i < some; ++i) to[(done + i) * steps[2]] = convert_element<T>(made[i]);
+    }
+  });
 }
 
 template <class T>

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <millrace/kernels/cpu/conv_kernels.h>
+#include <millrace/kernels/cpu/depthwise_kernels.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
 #include <millrace/kernels/cpu/strided_loop.h>
 #include <millrace/tensor/checked.h>
@@ -250,6 +251,19 @@ class Group {
     }
   }
   void pack_places(const std::int64_t* places, std::int64_t count, T* panel) const {
+    if (steps_.back() == 2) {
+      std::vector<PlaceRun> runs;
+      for (std::int64_t i = 0; i < count; ++i) {
+        if (i > 0 && places[i] == places[i - 1] + 2)
+          ++runs.back().count;
+        else
+          runs.push_back({i, places[i], 1});
+      }
+      pack_every_second(x_, offsets_.data(), k_, runs.data(), std::ssize(runs), width_, panel);
+      if (count < width_)
+        for (std::int64_t k = 0; k < k_; ++k) std::fill(panel + k * width_ + count, panel + (k + 1) * width_, T{0});
+      return;
+    }
     for (std::int64_t k = 0; k < k_; ++k, panel += width_) {
       const T* from = x_ + offsets_[static_cast<std::size_t>(k)];
       for (std::int64_t i = 0; i < count; ++i) panel[i] = from[places[i]];

@@ -1,12 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cpu/copy.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include <millrace/kernels/cpu/element_size.h>
 #include <millrace/kernels/cpu/strided_loop.h>
+#include <millrace/kernels/cpu/transpose_kernels.h>
 
 namespace millrace::cpu {
+namespace {
+
+/// Copies where elements lie side by side along the last axis of `to` and along another axis of `from`: each plane of both axes is transposed. False for
+/// other strides.
+template <class U>
+bool copy_turned(const StridedLoop<2>& loop, const U* from, U* to, ThreadTeam& team) {
+  const int last = loop.rank() - 1;
+  const auto [from_step, to_step] = loop.inner();
+  int beside = -1;
+  for (int axis = 0; axis < last; ++axis)
+    if (loop.steps(axis)[0] == 1) beside = axis;
+  constexpr std::int64_t few = 4;
+  if (beside < 0 || to_step != 1 || from_step == 1 || loop.extent(beside) < few || loop.extent(last) < few) return false;
+  const std::int64_t rows = loop.extent(beside), columns = loop.extent(last), row_step = loop.steps(beside)[1];
+  std::int64_t planes = 1;
+  for (int axis = 0; axis < last; ++axis)
+    if (axis != beside) planes *= loop.extent(axis);
+  constexpr std::int64_t line = 64 / sizeof(U);
+  const std::int64_t parts = (rows + line - 1) / line;
+  const std::int64_t grain = std::max<std::int64_t>(1, grain_light / (std::min(rows, line) * columns));
+  team.parallel(planes * parts, grain, [&](std::int64_t begin, std::int64_t end) {
+    while (begin < end) {
+      const std::int64_t first = begin % parts * line;
+      const std::int64_t some = std::min(end - begin, parts - begin % parts);
+      std::int64_t plane = begin / parts, from_offset = first, to_offset = first * row_step;
+      for (int axis = last - 1; axis >= 0; --axis) {
+        if (axis == beside) continue;
+        const std::int64_t index = plane % loop.extent(axis);
+        plane /= loop.extent(axis);
+        from_offset += index * loop.steps(axis)[0];
+        to_offset += index * loop.steps(axis)[1];
+      }
+      transpose_rows(from + from_offset, from_step, to + to_offset, row_step, std::min(rows - first, some * line), columns);
+      begin += some;
+    }
+  });
+  return true;
+}
+
+}  // namespace
 
 void copy(const Tensor& x, const Tensor& out, ThreadTeam& team) {
   visit_size(x.dtype(), [&](auto type) {
@@ -14,6 +56,7 @@ void copy(const Tensor& x, const Tensor& out, ThreadTeam& team) {
     const StridedLoop<2> loop(x.dims(), {&x.strides(), &out.strides()});
     const U* from = static_cast<const U*>(x.raw());
     U* to = static_cast<U*>(out.raw_mutable());
+    if (loop.count() > 0 && copy_turned(loop, from, to, team)) return;
     const auto [from_step, to_step] = loop.inner();
     loop.parallel(team, grain_light, [&](const auto& offsets, std::int64_t count) {
       const U* source = from + offsets[0];

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <string>
 
+#include <millrace/kernels/cpu/fold_kernels.h>
 #include <millrace/kernels/cpu/index.h>
-#include <millrace/kernels/cpu/norm_rows.h>
 #include <millrace/kernels/cpu/rows_along.h>
 #include <millrace/kernels/cpu/sequences.h>
 #include <millrace/kernels/cpu/unary_kernels.h>
@@ -109,7 +109,7 @@ struct Forward {
   /// log Σ exp(alpha[i] + weights[i·step]).
   Wide log_sum(const Wide* weights, std::int64_t step) {
     for (std::int64_t i = 0; i < n; ++i) terms[static_cast<std::size_t>(i)] = alpha[static_cast<std::size_t>(i)] + weights[i * step];
-    const Wide most = greatest(terms.data(), n);
+    const Wide most = extreme(true, terms.data(), n);
     if (!std::isfinite(most)) return most;
     for (Wide& term : terms) term -= most;
     unary_run(Unary::exp, {}, terms.data(), terms.data(), terms.size());
@@ -205,7 +205,7 @@ namespace {
 
 /// log Σ exp of terms, ascending; −∞ of none that is possible.
 double log_sum_exp(const std::vector<double>& terms) {
-  const double most = greatest(terms.data(), static_cast<std::int64_t>(terms.size()));
+  const double most = extreme(true, terms.data(), static_cast<std::int64_t>(terms.size()));
   if (!std::isfinite(most)) return most;
   double sum = 0;
   for (const double term : terms) sum += std::exp(term - most);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cpu/cumsum.h>
 
+#include <algorithm>
 #include <type_traits>
 
+#include <millrace/kernels/cpu/cumsum_kernels.h>
 #include <millrace/kernels/cpu/strided_loop.h>
 
 namespace millrace::cpu {
@@ -24,17 +26,35 @@ void sum_lanes(const Tensor& x, int axis, bool exclusive, bool reverse, const Te
   T* to = static_cast<T*>(out.raw_mutable()) + (reverse ? (n - 1) * out.strides()[axis] : 0);
   const std::int64_t from_step = reverse ? -x.strides()[axis] : x.strides()[axis];
   const std::int64_t to_step = reverse ? -out.strides()[axis] : out.strides()[axis];
-  lanes.parallel(team, std::max<std::int64_t>(1, grain_heavy / n), [&](const auto& offsets, std::int64_t count) {
-    for (std::int64_t lane = 0; lane < count; ++lane) {
+  const std::int64_t grain = std::max<std::int64_t>(1, grain_heavy / n);
+  const auto [lane_from, lane_to] = lanes.inner();
+  if constexpr (std::is_same_v<T, Wide> && std::is_floating_point_v<T>) {
+    if (lane_from == 1 && lane_to == 1) {
+      lanes.parallel(team, std::max<std::int64_t>(16, grain), [&](const auto& offsets, std::int64_t count) {
+        running_columns(from + offsets[0], from_step, to + offsets[1], to_step, n, count, exclusive);
+      });
+      return;
+    }
+  }
+  // The sums of a few lanes are independent: they go side by side, as one would wait for its own additions.
+  constexpr int few = 8;
+  lanes.parallel(team, grain, [&](const auto& offsets, std::int64_t count) {
+    const auto some = [&](auto width, std::int64_t lane) {
       const T* source = from + offsets[0] + lane * lanes.inner()[0];
       T* target = to + offsets[1] + lane * lanes.inner()[1];
-      Wide sum{};
+      Wide sums[decltype(width)::value] = {};
       for (std::int64_t i = 0; i < n; ++i) {
-        if (exclusive) target[i * to_step] = convert_element<T>(sum);
-        sum += convert_element<Wide>(source[i * from_step]);
-        if (!exclusive) target[i * to_step] = convert_element<T>(sum);
+        for (int l = 0; l < width; ++l) {
+          T* const place = target + i * to_step + l * lanes.inner()[1];
+          const Wide next = sums[l] + convert_element<Wide>(source[i * from_step + l * lanes.inner()[0]]);
+          *place = convert_element<T>(exclusive ? sums[l] : next);
+          sums[l] = next;
+        }
       }
-    }
+    };
+    std::int64_t lane = 0;
+    for (; lane + few <= count; lane += few) some(std::integral_constant<int, few>(), lane);
+    for (; lane < count; ++lane) some(std::integral_constant<int, 1>(), lane);
   });
 }
 

@@ -71,22 +71,40 @@ HWY_INLINE V KeepNaN(D, V x, V y) {
   return hn::IfThenElse(hn::IsNaN(x), x, y);
 }
 
+/// The greater and the lesser of a bound and x; NaN where x is. The instructions of x86 give their second operand where one is NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V AtLeast(D, V bound, V x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+  return hn::Max(bound, x);
+#else
+  return hn::IfThenElse(hn::Gt(bound, x), bound, x);
+#endif
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V AtMost(D, V bound, V x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+  return hn::Min(bound, x);
+#else
+  return hn::IfThenElse(hn::Lt(bound, x), bound, x);
+#endif
+}
+
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp(D d, V x) {
   using T = hn::TFromD<D>;
   using Numbers = ExpNumbers<T>;
-  const V clamped = hn::Min(hn::Max(x, hn::Set(d, Numbers::least)), hn::Set(d, Numbers::greatest));
+  const V clamped = AtMost(d, hn::Set(d, Numbers::greatest), AtLeast(d, hn::Set(d, Numbers::least), x));
   V expm1_r;
   const V n = SplitExp(d, clamped, expm1_r);
-  return KeepNaN(d, x, Scaled(d, hn::Add(expm1_r, hn::Set(d, T{1})), n));
+  return Scaled(d, hn::Add(expm1_r, hn::Set(d, T{1})), n);
 }
 
-/// exp for x ≤ 0 alone; whoever calls it sees to NaN.
+/// exp for x ≤ 0 alone, and for NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ExpNegative(D d, V x) {
   using T = hn::TFromD<D>;
   V expm1_r;
-  const V n = SplitExp(d, hn::Max(x, hn::Set(d, ExpNumbers<T>::least)), expm1_r);
+  const V n = SplitExp(d, AtLeast(d, hn::Set(d, ExpNumbers<T>::least), x), expm1_r);
   return Scaled(d, hn::Add(expm1_r, hn::Set(d, T{1})), n);
 }
 
@@ -105,18 +123,18 @@ HWY_INLINE V Expm1Negative(D d, V x) {
   using T = hn::TFromD<D>;
   constexpr T minus_one = sizeof(T) == 4 ? T{-20} : T{-40};  // e^x − 1 is −1 below
   V expm1_r;
-  const V n = SplitExp(d, hn::Max(x, hn::Set(d, minus_one)), expm1_r);
+  const V n = SplitExp(d, AtLeast(d, hn::Set(d, minus_one), x), expm1_r);
   const V scale = PowerOfTwo(d, n);
-  return KeepNaN(d, x, hn::MulAdd(scale, expm1_r, hn::Sub(scale, hn::Set(d, T{1}))));
+  return hn::MulAdd(scale, expm1_r, hn::Sub(scale, hn::Set(d, T{1})));
 }
 
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Tanh(D d, V x) {
   using T = hn::TFromD<D>;
-  const V magnitude = hn::Min(hn::Abs(x), hn::Set(d, ExpNumbers<T>::tanh_is_one));
+  const V magnitude = AtMost(d, hn::Set(d, ExpNumbers<T>::tanh_is_one), hn::Abs(x));
   const V t = Expm1Positive(d, hn::Add(magnitude, magnitude));
   const V y = hn::Div(t, hn::Add(t, hn::Set(d, T{2})));
-  return KeepNaN(d, x, hn::CopySignToAbs(y, x));
+  return hn::CopySignToAbs(y, x);
 }
 
 /// c[0] + c[1]·x + …
@@ -146,7 +164,7 @@ HWY_INLINE V Sigmoid(D d, V x) {
   const V one = hn::Set(d, T{1});
   const V e = ExpNegative(d, hn::Neg(hn::Abs(x)));
   const V above = hn::IfThenElse(hn::Ge(x, hn::Zero(d)), one, e);
-  return KeepNaN(d, x, hn::Div(above, hn::Add(one, e)));
+  return hn::Div(above, hn::Add(one, e));
 }
 
 }  // namespace millrace::cpu::HWY_NAMESPACE

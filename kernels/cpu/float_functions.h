@@ -19,9 +19,4 @@ T float_mod(T x, T y) {
   return rest;
 }
 
-template <class T>
-T float_prelu(T x, T y) {
-  return x < T{0} ? y * x : x;
-}
-
 }  // namespace millrace::cpu

@@ -31,6 +31,17 @@ void mapped_copy(const Tensor& x, const IndexMaps& maps, const Tensor* otherwise
   const std::vector<std::int64_t>& last = maps.empty() ? scalar : maps.back();
   const auto width = static_cast<std::int64_t>(last.size());
   const std::int64_t step = x.rank() == 0 ? 0 : x.strides()[-1];
+  // The longest run of elements that lie side by side in both; padding in front and behind leaves one.
+  std::int64_t first = 0, run = 0;
+  for (std::int64_t i = 0, begin = 0; i < width && step == 1; ++i) {
+    const std::int64_t index = last[static_cast<std::size_t>(i)];
+    const std::int64_t before = i == 0 ? -1 : last[static_cast<std::size_t>(i - 1)];
+    if (before < 0 || index != before + 1) begin = i;
+    if (index >= 0 && i + 1 - begin > run) {
+      first = begin;
+      run = i + 1 - begin;
+    }
+  }
   visit_size(x.dtype(), [&](auto type) {
     using U = typename decltype(type)::type;
     const U* from = static_cast<const U*>(x.raw());
@@ -45,10 +56,15 @@ void mapped_copy(const Tensor& x, const IndexMaps& maps, const Tensor* otherwise
           std::fill_n(target, width, none);
           continue;
         }
-        for (std::int64_t i = 0; i < width; ++i) {
-          const std::int64_t index = last[static_cast<std::size_t>(i)];
-          target[i] = index < 0 ? none : from[offset + index * step];
-        }
+        const auto each = [&](std::int64_t i, std::int64_t behind) {
+          for (; i < behind; ++i) {
+            const std::int64_t index = last[static_cast<std::size_t>(i)];
+            target[i] = index < 0 ? none : from[offset + index * step];
+          }
+        };
+        each(0, first);
+        if (run > 0) std::copy_n(from + offset + last[static_cast<std::size_t>(first)], run, target + first);
+        each(first + run, width);
       }
     });
   });

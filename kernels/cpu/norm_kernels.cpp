@@ -4,105 +4,16 @@
 #include <algorithm>
 #include <cmath>
 
-#include <millrace/kernels/cpu/gemm_kernels.h>
 #include <millrace/kernels/cpu/targets.h>
 
 #define HWY_TARGET_INCLUDE "millrace/kernels/cpu/norm_kernels.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+#include <millrace/kernels/cpu/chains-inl.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-/// Elements [begin, end) of `Rows` rows, one chain of additions each.
-template <int Rows, class T>
-HWY_INLINE void SumApart(const T* const* rows, std::int64_t begin, std::int64_t end, T* sums) {
-  T sum[Rows];
-  for (int r = 0; r < Rows; ++r) sum[r] = sums[r];
-  for (std::int64_t i = begin; i < end; ++i)
-    for (int r = 0; r < Rows; ++r) sum[r] += rows[r][i];
-  for (int r = 0; r < Rows; ++r) sums[r] = sum[r];
-}
-
-#if HWY_TARGET != HWY_SCALAR
-/// The first elements of as many rows as there are lanes, 16 bytes of each: block 0 holds row `row`, block 1 the row half a vector on.
-template <class D, class T = hn::TFromD<D>>
-HWY_INLINE hn::Vec<D> LoadBlocks(D d, const T* const* rows, std::int64_t i, int row) {
-  constexpr int half = static_cast<int>(hn::MaxLanes(d)) / 2;
-  if constexpr (sizeof(T) * hn::MaxLanes(d) == 32) {
-    const hn::Half<D> part;
-    return hn::Combine(d, hn::LoadU(part, rows[row + half] + i), hn::LoadU(part, rows[row] + i));
-  } else {
-    return hn::LoadU(d, rows[row] + i);
-  }
-}
-
-/// A vector has a lane for each row: four elements (two of f64) of every row are turned into so many vectors, one for each i.
-template <class D>
-HWY_INLINE hn::Vec<D> SumBlocks(D d, const float* const* rows, std::int64_t i, hn::Vec<D> sum) {
-  const hn::RepartitionToWide<hn::RebindToUnsigned<D>> wide;
-  const auto low = [&](auto a, auto b)
-                       HWY_ATTR { return hn::BitCast(d, hn::InterleaveLower(wide, hn::BitCast(wide, a), hn::BitCast(wide, b))); };
-  const auto high = [&](auto a, auto b)
-                        HWY_ATTR { return hn::BitCast(d, hn::InterleaveUpper(wide, hn::BitCast(wide, a), hn::BitCast(wide, b))); };
-  const auto r0 = LoadBlocks(d, rows, i, 0), r1 = LoadBlocks(d, rows, i, 1), r2 = LoadBlocks(d, rows, i, 2), r3 = LoadBlocks(d, rows, i, 3);
-  const auto a = hn::InterleaveLower(d, r0, r1), b = hn::InterleaveLower(d, r2, r3);
-  const auto c = hn::InterleaveUpper(d, r0, r1), e = hn::InterleaveUpper(d, r2, r3);
-  sum = hn::Add(hn::Add(sum, low(a, b)), high(a, b));
-  return hn::Add(hn::Add(sum, low(c, e)), high(c, e));
-}
-template <class D>
-HWY_INLINE hn::Vec<D> SumBlocks(D d, const double* const* rows, std::int64_t i, hn::Vec<D> sum) {
-  const auto r0 = LoadBlocks(d, rows, i, 0), r1 = LoadBlocks(d, rows, i, 1);
-  return hn::Add(hn::Add(sum, hn::InterleaveLower(d, r0, r1)), hn::InterleaveUpper(d, r0, r1));
-}
-
-/// sums[r] += Σ (row r) over [begin, end), in order; as many rows as a vector has lanes, the first of them `row`.
-template <class D, class T = hn::TFromD<D>>
-HWY_INLINE void SumLanes(D d, const T* const* rows, int row, std::int64_t begin, std::int64_t end, T* sums) {
-  constexpr auto step = static_cast<std::int64_t>(16 / sizeof(T));
-  auto sum = hn::Zero(d);
-  std::int64_t i = begin;
-  for (; i + step <= end; i += step) sum = SumBlocks(d, rows + row, i, sum);
-  hn::StoreU(sum, d, sums + row);
-  for (int r = row; r < row + static_cast<int>(hn::MaxLanes(d)); ++r)
-    for (std::int64_t at = i; at < end; ++at) sums[r] += rows[r][at];
-}
-
-#endif
-
-/// All arrays hold sum_rows rows, of which `count` are needed.
-template <class T>
-HWY_INLINE void SumRows(const T* const* rows, int count, std::int64_t n, T* total) {
-  for (int r = 0; r < sum_rows; ++r) total[r] = 0;
-  for (std::int64_t begin = 0; begin < n; begin += k_block) {
-    const std::int64_t end = std::min(n, begin + k_block);
-    T sum[sum_rows] = {};
-    if (count == 1) {
-      SumApart<1>(rows, begin, end, sum);
-    } else if (count == 2) {
-      SumApart<2>(rows, begin, end, sum);
-    } else {
-#if HWY_TARGET == HWY_SCALAR
-      SumApart<sum_rows>(rows, begin, end, sum);
-#else
-      const hn::CappedTag<T, 32 / sizeof(T)> d;
-      for (int row = 0; row < count; row += static_cast<int>(hn::MaxLanes(d))) SumLanes(d, rows, row, begin, end, sum);
-#endif
-    }
-    for (int r = 0; r < count; ++r) total[r] = begin == 0 ? sum[r] : total[r] + sum[r];
-  }
-}
-
-template <class T>
-void RunSums(const T* const* rows, int count, std::int64_t n, T* sums) {
-  const T* all[sum_rows];
-  T total[sum_rows];
-  for (int r = 0; r < sum_rows; ++r) all[r] = rows[std::min(r, count - 1)];
-  SumRows(all, count, n, total);
-  std::copy_n(total, count, sums);
-}
 
 /// row = (row − mean)·factor·scale (+ bias).
 template <class T>
@@ -142,14 +53,6 @@ struct SquaredFrom {
     return hn::Mul(from, from);
   }
 };
-
-/// Adds the chains of kernels/layer_norm.h in halves.
-template <class T>
-HWY_INLINE T Halved(T* chains) {
-  for (int half = norm_chains / 2; half > 0; half /= 2)
-    for (int chain = 0; chain < half; ++chain) chains[chain] += chains[chain + half];
-  return chains[0];
-}
 
 /// Σ f(x[i]) in the chains of kernels/layer_norm.h.
 template <class T, class F>
@@ -241,50 +144,8 @@ void RunNormGradient(const NormGradientRow<T>& row, std::int64_t n) {
   for (; i < n; ++i) dx[i] = factor * ((slopes[i] * scale[i] - total) - (x[i] - mean) * factor * along);
 }
 
-/// The sums of `columns` columns of `n` rows in the order of kernels/reduce.h, `Vectors` vectors of them side by side.
-template <int Vectors, class T>
-HWY_INLINE void SumColumns(const T* from, std::int64_t n, std::int64_t stride, T* to) {
-  const hn::ScalableTag<T> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  hn::Vec<decltype(d)> total[Vectors];
-  for (std::int64_t begin = 0; begin == 0 || begin < n; begin += k_block) {
-    hn::Vec<decltype(d)> part[Vectors];
-    for (int v = 0; v < Vectors; ++v) part[v] = hn::Zero(d);
-    for (std::int64_t i = begin; i < std::min(n, begin + k_block); ++i)
-      for (int v = 0; v < Vectors; ++v) part[v] = hn::Add(part[v], hn::LoadU(d, from + i * stride + v * lanes));
-    for (int v = 0; v < Vectors; ++v) total[v] = begin == 0 ? part[v] : hn::Add(total[v], part[v]);
-  }
-  for (int v = 0; v < Vectors; ++v) hn::StoreU(total[v], d, to + v * lanes);
-}
-
-template <class T>
-void RunColumnSums(const T* from, std::int64_t n, std::int64_t stride, std::int64_t columns, T* to) {
-  const hn::ScalableTag<T> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  std::int64_t at = 0;
-  for (; at + 4 * lanes <= columns; at += 4 * lanes) SumColumns<4>(from + at, n, stride, to + at);
-  for (; at + lanes <= columns; at += lanes) SumColumns<1>(from + at, n, stride, to + at);
-  for (; at < columns; ++at) {
-    T total{};
-    for (std::int64_t begin = 0; begin < n; begin += k_block) {
-      T part{};
-      for (std::int64_t i = begin; i < std::min(n, begin + k_block); ++i) part += from[i * stride + at];
-      total = begin == 0 ? part : total + part;
-    }
-    to[at] = total;
-  }
-}
-
-void RunColumnSumsF32(const float* from, std::int64_t n, std::int64_t stride, std::int64_t columns, float* to) {
-  RunColumnSums(from, n, stride, columns, to);
-}
-void RunColumnSumsF64(const double* from, std::int64_t n, std::int64_t stride, std::int64_t columns, double* to) {
-  RunColumnSums(from, n, stride, columns, to);
-}
 void RunNormGradientF32(const NormGradientRow<float>& row, std::int64_t n) { RunNormGradient(row, n); }
 void RunNormGradientF64(const NormGradientRow<double>& row, std::int64_t n) { RunNormGradient(row, n); }
-void RunSumsF32(const float* const* rows, int count, std::int64_t n, float* sums) { RunSums(rows, count, n, sums); }
-void RunSumsF64(const double* const* rows, int count, std::int64_t n, double* sums) { RunSums(rows, count, n, sums); }
 void RunLayerNormF32(float* const* rows, int count, std::int64_t n, const float* scale, const float* bias, float epsilon) {
   RunLayerNorm(rows, count, n, scale, bias, epsilon);
 }
@@ -298,21 +159,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace millrace::cpu {
 
-HWY_EXPORT(RunSumsF32);
-HWY_EXPORT(RunSumsF64);
 HWY_EXPORT(RunLayerNormF32);
 HWY_EXPORT(RunLayerNormF64);
 HWY_EXPORT(RunNormGradientF32);
 HWY_EXPORT(RunNormGradientF64);
-HWY_EXPORT(RunColumnSumsF32);
-HWY_EXPORT(RunColumnSumsF64);
 
-void ordered_sums(const float* const* rows, int count, std::int64_t n, float* sums) {
-  HWY_DYNAMIC_DISPATCH(RunSumsF32)(rows, count, n, sums);
-}
-void ordered_sums(const double* const* rows, int count, std::int64_t n, double* sums) {
-  HWY_DYNAMIC_DISPATCH(RunSumsF64)(rows, count, n, sums);
-}
 void layer_norm_rows(float* const* rows, int count, std::int64_t n, const float* scale, const float* bias, float epsilon) {
   HWY_DYNAMIC_DISPATCH(RunLayerNormF32)(rows, count, n, scale, bias, epsilon);
 }
@@ -321,12 +172,6 @@ void layer_norm_rows(double* const* rows, int count, std::int64_t n, const doubl
 }
 void layer_norm_gradient_row(const NormGradientRow<float>& row, std::int64_t n) { HWY_DYNAMIC_DISPATCH(RunNormGradientF32)(row, n); }
 void layer_norm_gradient_row(const NormGradientRow<double>& row, std::int64_t n) { HWY_DYNAMIC_DISPATCH(RunNormGradientF64)(row, n); }
-void column_sums(const float* from, std::int64_t n, std::int64_t stride, std::int64_t columns, float* to) {
-  HWY_DYNAMIC_DISPATCH(RunColumnSumsF32)(from, n, stride, columns, to);
-}
-void column_sums(const double* from, std::int64_t n, std::int64_t stride, std::int64_t columns, double* to) {
-  HWY_DYNAMIC_DISPATCH(RunColumnSumsF64)(from, n, stride, columns, to);
-}
 
 }  // namespace millrace::cpu
 #endif

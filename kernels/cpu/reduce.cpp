@@ -7,8 +7,8 @@
 #include <limits>
 #include <type_traits>
 
+#include <millrace/kernels/cpu/fold_kernels.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
-#include <millrace/kernels/cpu/norm_kernels.h>
 #include <millrace/kernels/cpu/strided_loop.h>
 #include <millrace/kernels/cpu/unary_kernels.h>
 
@@ -102,18 +102,58 @@ void fold(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, Wide f
   });
 }
 
-/// Sums over rows, as `fold` does them, by vectors. False for outputs that do not lie side by side, and for more than one folded axis.
-template <class T>
-bool sum_over_rows(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team) {
+/// Calls f(rows, to, count) for outputs whose elements lie side by side, or f(from, stride, columns, to) for outputs that lie side by side in x and in
+/// `out`; `to` is row-major. False for other strides.
+template <class T, class Rows, class Columns>
+bool fold_sides(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, Rows rows, Columns columns) {
   const Folding folding(x, axes, out);
-  if (folding.outer.rank() != 1 || folding.inner.rank() != 1 || folding.x_outer[0] != 1 || folding.out_outer[0] != 1) return false;
-  const std::int64_t n = folding.inner[0], stride = folding.x_inner[0];
+  const StridedLoop<1> elements(folding.inner, {&folding.x_inner});
+  const std::int64_t n = elements.count(), step = elements.inner()[0];
+  if (elements.runs() > 1) return false;
   const T* from = static_cast<const T*>(x.raw());
   T* to = static_cast<T*>(out.raw_mutable());
+  const StridedLoop<2> outputs(folding.outer, {&folding.x_outer, &folding.out_outer});
+  const auto [x_step, out_step] = outputs.inner();
   constexpr std::int64_t line = 64;
-  team.parallel(folding.outer[0], std::max<std::int64_t>(line, grain_heavy / std::max<std::int64_t>(1, n)),
-                [&](std::int64_t begin, std::int64_t end) { column_sums(from + begin, n, stride, end - begin, to + begin); });
+  if (n > 1 && step != 1) {
+    if (x_step != 1 || out_step != 1) return false;
+    outputs.parallel(team, std::max<std::int64_t>(line, grain_heavy / n),
+                     [&](const auto& offsets, std::int64_t count) { columns(from + offsets[0], step, count, to + offsets[1]); });
+    return true;
+  }
+  constexpr std::int64_t some = 64;
+  outputs.parallel(team, std::max<std::int64_t>(group, grain_heavy / std::max<std::int64_t>(1, n)),
+                   [&](const auto& offsets, std::int64_t count) {
+                     const T* first[some];
+                     T made[some];
+                     for (std::int64_t done = 0; done < count; done += some) {
+                       const std::int64_t few = std::min(some, count - done);
+                       for (std::int64_t r = 0; r < few; ++r) first[r] = from + offsets[0] + (done + r) * x_step;
+                       rows(first, made, few);
+                       for (std::int64_t r = 0; r < few; ++r) to[offsets[1] + (done + r) * out_step] = made[r];
+                     }
+                   });
   return true;
+}
+
+/// Sums of f32 and f64 as `fold` gives them, in vectors. False for other strides.
+template <class T, class Finish>
+bool fold_terms(Term term, const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, Finish finish) {
+  if constexpr (!std::is_same_v<T, float> && !std::is_same_v<T, double>) {
+    return false;
+  } else {
+    const std::int64_t n = x.dims().slice(x.rank() - axes, x.rank()).elements();
+    return fold_sides<T>(
+        x, axes, out, team,
+        [&](const T* const* rows, T* to, std::int64_t count) {
+          ordered_sums(term, rows, count, n, to);
+          for (std::int64_t r = 0; r < count; ++r) to[r] = finish(to[r], n);
+        },
+        [&](const T* from, std::int64_t stride, std::int64_t columns, T* to) {
+          column_sums(term, from, n, stride, columns, to);
+          for (std::int64_t c = 0; c < columns; ++c) to[c] = finish(to[c], n);
+        });
+  }
 }
 
 template <class T>
@@ -126,6 +166,15 @@ void fold_extreme(Reduction kind, const Tensor& x, int axes, const Tensor& out, 
   using Wide = typename FoldedIn<T>::type;
   using Limits = std::numeric_limits<Wide>;
   const auto same = [](Wide a, std::int64_t) { return a; };
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+    const bool most = kind == Reduction::max;
+    const std::int64_t n = x.dims().slice(x.rank() - axes, x.rank()).elements();
+    const auto rows = [&](const T* const* from, T* to, std::int64_t count) { extremes(most, from, count, n, to); };
+    const auto columns = [&](const T* from, std::int64_t stride, std::int64_t count, T* to) {
+      column_extremes(most, from, n, stride, count, to);
+    };
+    if (fold_sides<T>(x, axes, out, team, rows, columns)) return;
+  }
   if (kind == Reduction::max) {
     constexpr Wide least = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
     fold<T, T, Wide>(x, axes, out, team, least, false, [](Wide a, Wide v) { return v > a || v != v ? v : a; }, same);
@@ -174,22 +223,22 @@ template <class T>
 void fold_floats(Reduction kind, const Tensor& x, int axes, const Tensor& out, ThreadTeam& team) {
   using Wide = typename FoldedIn<T>::type;
   const auto same = [](Wide a, std::int64_t) { return a; };
-  const auto plus = [](Wide a, Wide v) { return a + v; };
-  const auto square = [](Wide a, Wide v) { return a + v * v; };
-  const auto run = [&](bool blocks, Wide first, auto step, auto finish) {
-    fold<T, T, Wide>(x, axes, out, team, first, blocks, step, finish);
+  const auto mean = [](Wide a, std::int64_t n) { return a / static_cast<Wide>(n); };
+  const auto root = [](Wide a, std::int64_t) { return std::sqrt(a); };
+  const auto logarithm = [](Wide a, std::int64_t) { return std::log(a); };
+  const auto sums = [&](Term term, auto step, auto finish) {
+    if (!fold_terms<T>(term, x, axes, out, team, finish)) fold<T, T, Wide>(x, axes, out, team, Wide{0}, true, step, finish);
   };
+  const auto plus = [&](auto finish) { sums(Term::element, [](Wide a, Wide v) { return a + v; }, finish); };
+  const auto squares = [&](auto finish) { sums(Term::square, [](Wide a, Wide v) { return a + v * v; }, finish); };
   switch (kind) {
-    case Reduction::sum:
-      if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>)
-        if (sum_over_rows<T>(x, axes, out, team)) return;
-      return run(true, 0, plus, same);
-    case Reduction::mean: return run(true, 0, plus, [](Wide a, std::int64_t n) { return a / static_cast<Wide>(n); });
-    case Reduction::prod: return run(false, 1, [](Wide a, Wide v) { return a * v; }, same);
-    case Reduction::l1: return run(true, 0, [](Wide a, Wide v) { return a + std::abs(v); }, same);
-    case Reduction::l2: return run(true, 0, square, [](Wide a, std::int64_t) { return std::sqrt(a); });
-    case Reduction::sum_square: return run(true, 0, square, same);
-    case Reduction::log_sum: return run(true, 0, plus, [](Wide a, std::int64_t) { return std::log(a); });
+    case Reduction::sum: return plus(same);
+    case Reduction::mean: return plus(mean);
+    case Reduction::prod: return fold<T, T, Wide>(x, axes, out, team, Wide{1}, false, [](Wide a, Wide v) { return a * v; }, same);
+    case Reduction::l1: return sums(Term::magnitude, [](Wide a, Wide v) { return a + std::abs(v); }, same);
+    case Reduction::l2: return squares(root);
+    case Reduction::sum_square: return squares(same);
+    case Reduction::log_sum: return plus(logarithm);
     case Reduction::log_sum_exp: return fold_log_sum_exp<T>(x, axes, out, team);
     default: return fold_extreme<T>(kind, x, axes, out, team);
   }
@@ -245,6 +294,16 @@ void arg_extreme(const Tensor& x, bool greatest, bool select_last, const Tensor&
     };
     each_group(folding, n, team, [&](const auto& starts, int count) {
       for (int lane = 0; lane < count; ++lane) {
+        if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+          if (step == 1) {
+            const T* const row = from + starts[0][lane];
+            const T most = extreme(greatest, row, n);
+            if (most == most) {
+              to[starts[1][lane]] = place_of(most, select_last, row, n);
+              continue;
+            }
+          }
+        }
         std::int64_t place = 0;
         Wide best = convert_element<Wide>(from[starts[0][lane]]);
         for (std::int64_t i = 1; i < n; ++i) {

@@ -6,13 +6,15 @@
 #include <cstring>
 #include <limits>
 
+#include <millrace/kernels/cpu/fold_kernels.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
 #include <millrace/kernels/cpu/gru_kernels.h>
 #include <millrace/kernels/cpu/int8_kernels.h>
 #include <millrace/kernels/cpu/lstm_cell.h>
 #include <millrace/kernels/cpu/lstm_kernels.h>
-#include <millrace/kernels/cpu/norm_rows.h>
+#include <millrace/kernels/cpu/norm_kernels.h>
 #include <millrace/kernels/cpu/packing.h>
+#include <millrace/kernels/cpu/softmax_kernels.h>
 #include <millrace/kernels/cpu/span_kernels.h>
 #include <millrace/kernels/cpu/unary_kernels.h>
 
@@ -20,35 +22,6 @@ namespace millrace::cpu {
 namespace {
 
 using Kind = RowOp::Kind;
-
-/// Sums as ordered_sums does, each element through `f` first.
-template <class T, class F>
-T fold_sum(const T* x, std::int64_t n, F f) {
-  T total = 0;
-  for (std::int64_t begin = 0; begin < n; begin += k_block) {
-    T part = 0;
-    for (std::int64_t i = begin; i < std::min(n, begin + k_block); ++i) part += f(x[i]);
-    total = begin == 0 ? part : total + part;
-  }
-  return total;
-}
-
-template <class T>
-T fold_other(Reduction kind, const T* x, std::int64_t n) {
-  using Limits = std::numeric_limits<T>;
-  T best = kind == Reduction::max ? -Limits::infinity() : Limits::infinity();
-  switch (kind) {
-    case Reduction::max:
-      for (std::int64_t i = 0; i < n; ++i) best = x[i] > best || x[i] != x[i] ? x[i] : best;
-      return best;
-    case Reduction::min:
-      for (std::int64_t i = 0; i < n; ++i) best = x[i] < best || x[i] != x[i] ? x[i] : best;
-      return best;
-    case Reduction::l1: return fold_sum(x, n, [](T v) { return std::abs(v); });
-    case Reduction::l2: return std::sqrt(fold_sum(x, n, [](T v) { return v * v; }));
-    default: return fold_sum(x, n, [](T v) { return v * v; });
-  }
-}
 
 /// `inner` elements, `outer` times, where `inner` is one of few: what unfolds and transposes short sequences.
 template <int inner, class T>
@@ -313,23 +286,37 @@ class Machine {
 
   void reduce(const RowOp& op, std::int64_t first, std::int64_t rows) const {
     each_few(op, first, rows, [&](const T* const* from, T* const* to, int count) {
-      if (op.reduction != Reduction::sum && op.reduction != Reduction::mean) {
-        for (int r = 0; r < count; ++r) *to[r] = fold_other(op.reduction, from[r], op.inner);
+      if (op.reduction == Reduction::max || op.reduction == Reduction::min) {
+        T most[sum_rows];
+        extremes(op.reduction == Reduction::max, from, count, op.inner, most);
+        for (int r = 0; r < count; ++r) *to[r] = most[r];
         return;
       }
+      const bool squares = op.reduction == Reduction::l2 || op.reduction == Reduction::sum_square;
       T sums[sum_rows];
-      ordered_sums(from, count, op.inner, sums);
-      for (int r = 0; r < count; ++r) *to[r] = op.reduction == Reduction::mean ? sums[r] / static_cast<T>(op.inner) : sums[r];
+      ordered_sums(squares ? Term::square : op.reduction == Reduction::l1 ? Term::magnitude : Term::element, from, count, op.inner, sums);
+      for (int r = 0; r < count; ++r)
+        *to[r] = op.reduction == Reduction::mean ? sums[r] / static_cast<T>(op.inner)
+                 : op.reduction == Reduction::l2 ? std::sqrt(sums[r])
+                                                 : sums[r];
     });
   }
 
   void norm(const RowOp& op, std::int64_t first, std::int64_t rows) const {
     if (op.inner == 0) return;
+    if (op.kind == Kind::softmax || op.kind == Kind::log_softmax) {
+      for (std::int64_t row = first; row < first + rows; ++row) {
+        for (std::int64_t o = 0; o < op.outer; ++o) {
+          const T* const from = at(op.in[0], row) + o * op.in[0].outer_step;
+          T* const to = at(op.out, row) + o * op.out.outer_step;
+          op.kind == Kind::softmax ? softmax_row(from, to, op.inner) : log_softmax_row(from, to, op.inner);
+        }
+      }
+      return;
+    }
     each_few(op, first, rows, [&](const T* const* from, T* const* to, int count) {
       for (int r = 0; r < count; ++r)
         if (to[r] != from[r]) std::memcpy(to[r], from[r], static_cast<std::size_t>(op.inner) * sizeof(T));
-      if (op.kind == Kind::softmax) return softmax_rows(to, count, op.inner);
-      if (op.kind == Kind::log_softmax) return log_softmax_rows(to, count, op.inner, data_ + plan_.room);
       layer_norm_rows(to, count, op.inner, at(op.in[1], first), op.in[2].reg < 0 ? nullptr : at(op.in[2], first),
                       static_cast<T>(op.epsilon));
     });

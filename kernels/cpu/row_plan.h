@@ -55,7 +55,6 @@ struct RowPlan::State {
   std::vector<cpu::RowFunctions<float>> functions_f32;  ///< by op, of a plan of f32
   std::vector<cpu::RowFunctions<double>> functions_f64;
   std::int64_t block_rows = 0;
-  std::int64_t room = 0;         ///< element offset of the room that logarithms of softmax take
   std::int64_t elements = 0;     ///< in all
   std::int64_t table_bytes = 0;  ///< in front of the elements: where each register is now
 

@@ -3,13 +3,29 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
-#include <millrace/kernels/cpu/norm_kernels.h>
+#include <millrace/kernels/cpu/fold_kernels.h>
 #include <millrace/kernels/cpu/strided_loop.h>
+#include <millrace/kernels/cpu/transpose_kernels.h>
 #include <millrace/tensor/tensor.h>
 
 namespace millrace::cpu {
+
+/// Whether each of sum_rows offsets is one behind the last.
+inline bool sides_lie(const std::int64_t* starts) {
+  bool all = true;
+  for (int r = 1; r < sum_rows; ++r) all = all && starts[r] == starts[0] + r;
+  return all;
+}
+
+/// Elements as the unsigned integers of their size.
+template <class T>
+auto bits_of(T* x) {
+  using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>>;
+  return reinterpret_cast<std::conditional_t<std::is_const_v<T>, const U*, U*>>(x);
+}
 
 /// Takes the rows of `x` along its last `axes` axes (any strides) a few at a time into contiguous buffers of `Wide`,
 /// lets f(rows, count, n) change them, and writes them to the same places of `out` (any strides, the same extents). `x`
@@ -40,14 +56,41 @@ void each_rows(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, F
         for (std::int64_t i = 0; i < run; ++i, ++count)
           for (int side = 0; side < 2; ++side) starts[side][count] = offsets[side] + i * rows.inner()[side];
       });
-      for (int r = 0; r < count; ++r) {
-        Wide* buffer = buffers[r];
+      // Rows that lie side by side share cache lines: an element of each at a time.
+      const bool beside = count == sum_rows && sides_lie(starts[0]) && sides_lie(starts[1]);
+      const bool turned = std::is_same_v<T, Wide> && beside && elements.runs() == 1;
+      if (turned) {
+        if constexpr (std::is_same_v<T, Wide>) transpose_rows(bits_of(from + starts[0][0]), from_step, bits_of(buffers[0]), n, sum_rows, n);
+      } else if (beside) {
+        std::int64_t at_element = 0;
         elements.each_run(0, n, [&](const auto& offsets, std::int64_t run) {
-          const T* source = from + starts[0][r] + offsets[0];
-          for (std::int64_t i = 0; i < run; ++i) *buffer++ = convert_element<Wide>(source[i * from_step]);
+          const T* source = from + starts[0][0] + offsets[0];
+          for (std::int64_t i = 0; i < run; ++i, ++at_element)
+            for (int r = 0; r < sum_rows; ++r) buffers[r][at_element] = convert_element<Wide>(source[i * from_step + r]);
         });
+      } else {
+        for (int r = 0; r < count; ++r) {
+          Wide* buffer = buffers[r];
+          elements.each_run(0, n, [&](const auto& offsets, std::int64_t run) {
+            const T* source = from + starts[0][r] + offsets[0];
+            for (std::int64_t i = 0; i < run; ++i) *buffer++ = convert_element<Wide>(source[i * from_step]);
+          });
+        }
       }
       f(buffers, count, n);
+      if (turned) {
+        if constexpr (std::is_same_v<T, Wide>) transpose_rows(bits_of(buffers[0]), n, bits_of(to + starts[1][0]), to_step, n, sum_rows);
+        continue;
+      }
+      if (beside) {
+        std::int64_t at_element = 0;
+        elements.each_run(0, n, [&](const auto& offsets, std::int64_t run) {
+          T* target = to + starts[1][0] + offsets[1];
+          for (std::int64_t i = 0; i < run; ++i, ++at_element)
+            for (int r = 0; r < sum_rows; ++r) target[i * to_step + r] = convert_element<T>(buffers[r][at_element]);
+        });
+        continue;
+      }
       for (int r = 0; r < count; ++r) {
         const Wide* buffer = buffers[r];
         elements.each_run(0, n, [&](const auto& offsets, std::int64_t run) {

@@ -4,8 +4,8 @@
 #include <limits>
 #include <numeric>
 
+#include <millrace/kernels/cpu/fold_kernels.h>
 #include <millrace/kernels/cpu/index.h>
-#include <millrace/kernels/cpu/norm_rows.h>
 #include <millrace/kernels/cpu/philox.h>
 #include <millrace/kernels/cpu/rows_along.h>
 #include <millrace/kernels/cpu/sequences.h>
@@ -30,7 +30,7 @@ void cut(std::vector<double>& row, std::int64_t top, std::vector<std::int64_t>& 
 /// The token for `unit` in [0, 1); −1 when none is allowed. `row` is used up.
 std::int64_t pick(std::vector<double>& row, double temperature, double unit) {
   for (double& score : row) score /= temperature;
-  const double most = greatest(row.data(), static_cast<std::int64_t>(row.size()));
+  const double most = extreme(true, row.data(), static_cast<std::int64_t>(row.size()));
   if (most == impossible) return -1;
   for (double& score : row) score = score == most ? 0 : score - most;  // +∞ is certain
   unary_run(Unary::exp, {}, row.data(), row.data(), row.size());

@@ -9,6 +9,48 @@
 namespace millrace::cpu {
 namespace {
 
+/// The `count` best rows of each column so far, in order; rows come ascending, so that an equal one stays behind.
+template <class Wide>
+class Best {
+ public:
+  Best(std::int64_t count, std::int64_t columns, bool largest)
+      : count_(count), columns_(columns), largest_(largest), values_(size()), rows_(size()), worst_(static_cast<std::size_t>(columns)) {}
+
+  /// Row `row` of the columns, which `value(c)` gives.
+  template <class F>
+  void take(std::int64_t row, F value) {
+    for (std::int64_t c = 0; c < columns_; ++c) {
+      const Wide v = value(c);
+      if (row < count_ || beats(v, worst_[static_cast<std::size_t>(c)])) insert(row, c, v);
+    }
+  }
+  std::int64_t row(std::int64_t place, std::int64_t column) const { return rows_[static_cast<std::size_t>(column * count_ + place)]; }
+
+ private:
+  std::size_t size() const { return static_cast<std::size_t>(count_ * columns_); }
+  bool beats(Wide v, Wide other) const {
+    return largest_ ? v > other || (v != v && other == other) : v < other || (v == v && other != other);
+  }
+  void insert(std::int64_t row, std::int64_t column, Wide v) {
+    Wide* const values = values_.data() + column * count_;
+    std::int64_t* const rows = rows_.data() + column * count_;
+    std::int64_t place = std::min(row, count_ - 1);
+    for (; place > 0 && beats(v, values[place - 1]); --place) {
+      values[place] = values[place - 1];
+      rows[place] = rows[place - 1];
+    }
+    values[place] = v;
+    rows[place] = row;
+    if (row + 1 >= count_) worst_[static_cast<std::size_t>(column)] = values[count_ - 1];
+  }
+
+  std::int64_t count_, columns_;
+  bool largest_;
+  std::vector<Wide> values_;
+  std::vector<std::int64_t> rows_;
+  std::vector<Wide> worst_;
+};
+
 template <class T, class Wide>
 void run_type(const Tensor& x, const std::vector<std::int64_t>& offsets, bool largest, const Tensor& values, const Tensor& places,
               const std::vector<std::int64_t>& made, ThreadTeam& team) {
@@ -19,6 +61,18 @@ void run_type(const Tensor& x, const std::vector<std::int64_t>& offsets, bool la
   each_segment(offsets, columns, team, [&](std::int64_t n, std::int64_t begin, std::int64_t end) {
     const std::int64_t target = made[static_cast<std::size_t>(n)];
     const std::int64_t count = made[static_cast<std::size_t>(n) + 1] - target;
+    constexpr std::int64_t few = 32;
+    if (count > 0 && count <= few) {
+      Best<Wide> kept(count, columns, largest);
+      for (std::int64_t row = begin; row < end; ++row)
+        kept.take(row - begin, [&](std::int64_t c) { return convert_element<Wide>(from[row * columns + c]); });
+      for (std::int64_t i = 0; i < count; ++i)
+        for (std::int64_t c = 0; c < columns; ++c) {
+          best[(target + i) * columns + c] = from[(begin + kept.row(i, c)) * columns + c];
+          where[(target + i) * columns + c] = kept.row(i, c);
+        }
+      return;
+    }
     std::vector<std::int64_t> rows(static_cast<std::size_t>(end - begin));
     for (std::int64_t c = 0; c < columns; ++c) {
       const auto value = [&](std::int64_t row) { return convert_element<Wide>(from[(begin + row) * columns + c]); };

@@ -11,6 +11,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 #include <millrace/kernels/cpu/partial-inl.h>
+#include <millrace/kernels/cpu/power-inl.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
@@ -86,6 +87,25 @@ SpanFunction<T> FunctionOf(F) {
     return expression;                                       \
   })
 
+/// Functions that go through f64; null for the rest.
+SpanFunction<float> WideSpanOf(Binary kind) {
+  using T [[maybe_unused]] = float;
+  switch (kind) {
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+    case Binary::pow:
+      return [](const Span<T>& a, const Span<T>& b, T* out, std::size_t count) HWY_ATTR {
+        if (count > 0 && b.repeats && *b.first == T{2})
+          return Sweep(a, a, out, count, [](auto, auto x, auto y) HWY_ATTR { return hn::Mul(x, y); });
+        Sweep(a, b, out, count, [](auto d, auto x, auto y) HWY_ATTR { return PowF32(d, x, y); });
+      };
+    case Binary::mod: MILLRACE_SPAN(ModF32(d, x, y));
+    case Binary::fmod: MILLRACE_SPAN(FmodF32(d, x, y));
+#endif
+    default: return nullptr;
+  }
+}
+
+/// Null for functions that the C library computes.
 template <class T>
 SpanFunction<T> SpanOf(Binary kind) {
   switch (kind) {
@@ -93,6 +113,7 @@ SpanFunction<T> SpanOf(Binary kind) {
     case Binary::sub: MILLRACE_SPAN(hn::Sub(x, y));
     case Binary::mul: MILLRACE_SPAN(hn::Mul(x, y));
     case Binary::div: MILLRACE_SPAN(hn::Div(x, y));
+    case Binary::prelu: MILLRACE_SPAN(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Mul(y, x), x));
     case Binary::minimum: MILLRACE_SPAN(hn::IfThenElse(hn::Or(hn::Lt(x, y), NotEqual(x, x)), x, y));
     case Binary::maximum: MILLRACE_SPAN(hn::IfThenElse(hn::Or(hn::Gt(x, y), NotEqual(x, x)), x, y));
     case Binary::equal: MILLRACE_SPAN(Truth(d, hn::Eq(x, y)));
@@ -127,7 +148,10 @@ void RunWhere(const Span<T>& condition, const Span<T>& a, const Span<T>& b, T* o
   }
 }
 
-SpanFunction<float> SpanOfF32(Binary kind) { return SpanOf<float>(kind); }
+SpanFunction<float> SpanOfF32(Binary kind) {
+  const SpanFunction<float> wide = WideSpanOf(kind);
+  return wide != nullptr ? wide : SpanOf<float>(kind);
+}
 SpanFunction<double> SpanOfF64(Binary kind) { return SpanOf<double>(kind); }
 WhereFunction<float> WhereF32() { return &RunWhere<float>; }
 WhereFunction<double> WhereF64() { return &RunWhere<double>; }
@@ -152,14 +176,13 @@ SpanFunction<T> each(F) {
   };
 }
 
-/// A function that the C library computes; null for the rest.
+/// A function of the C library.
 template <class T>
 SpanFunction<T> element_function(Binary kind) {
   switch (kind) {
     case Binary::pow: return each<T>([](T x, T y) { return float_power(x, y); });
     case Binary::mod: return each<T>([](T x, T y) { return float_mod(x, y); });
     case Binary::fmod: return each<T>([](T x, T y) { return std::fmod(x, y); });
-    case Binary::prelu: return each<T>([](T x, T y) { return float_prelu(x, y); });
     default: return nullptr;
   }
 }
@@ -168,13 +191,13 @@ SpanFunction<T> element_function(Binary kind) {
 
 template <>
 SpanFunction<float> span_function<float>(Binary kind) {
-  const SpanFunction<float> function = element_function<float>(kind);
-  return function != nullptr ? function : HWY_DYNAMIC_DISPATCH(SpanOfF32)(kind);
+  const SpanFunction<float> function = HWY_DYNAMIC_DISPATCH(SpanOfF32)(kind);
+  return function != nullptr ? function : element_function<float>(kind);
 }
 template <>
 SpanFunction<double> span_function<double>(Binary kind) {
-  const SpanFunction<double> function = element_function<double>(kind);
-  return function != nullptr ? function : HWY_DYNAMIC_DISPATCH(SpanOfF64)(kind);
+  const SpanFunction<double> function = HWY_DYNAMIC_DISPATCH(SpanOfF64)(kind);
+  return function != nullptr ? function : element_function<double>(kind);
 }
 template <>
 WhereFunction<float> where_function<float>() {

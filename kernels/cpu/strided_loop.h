@@ -30,6 +30,12 @@ class StridedLoop {
   }
 
   std::int64_t count() const { return count_; }
+  /// Merged axes, the innermost last.
+  int rank() const { return rank_; }
+  std::int64_t extent(int axis) const { return extents_[static_cast<std::size_t>(axis)]; }
+  const Offsets& steps(int axis) const { return steps_[static_cast<std::size_t>(axis)]; }
+  /// Number of innermost runs.
+  std::int64_t runs() const { return count_ / std::max<std::int64_t>(1, extents_[rank_ - 1]); }
   /// Strides of the innermost run.
   const Offsets& inner() const { return steps_[rank_ - 1]; }
 

@@ -9,6 +9,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 #include <millrace/kernels/cpu/activation-inl.h>
+#include <millrace/kernels/cpu/circular-inl.h>
+#include <millrace/kernels/cpu/logarithm-inl.h>
 #include <millrace/kernels/cpu/partial-inl.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -24,27 +26,39 @@ HWY_INLINE void Sweep(const T* x, T* out, std::size_t count, F f) {
   if (i < count) StoreSome(d, f(d, LoadSome(d, x + i, count - i)), out + i, count - i);
 }
 
-template <class T, class F>
-HWY_INLINE void SweepLanes(const T* x, T* out, std::size_t count, F f) {
-  for (std::size_t i = 0; i < count; ++i) out[i] = f(x[i]);
-}
-
 /// `f` of a vector as a function of its own.
 template <class T, class F>
 UnaryFunction<T> FunctionOf(F) {
   return [](Unary, const UnaryParams&, const T* x, T* out, std::size_t count) HWY_ATTR { Sweep(x, out, count, F()); };
 }
-template <class T, class F>
-UnaryFunction<T> LanesOf(F) {
-  return [](Unary, const UnaryParams&, const T* x, T* out, std::size_t count) { SweepLanes(x, out, count, F()); };
-}
-
-/// Functions with parameters, and functions too large to be inlined.
-template <class T>
-void RunActivation(Unary kind, const UnaryParams& params, const T* x, T* out, std::size_t count) {
+/// The same for a function `Kind` of Activate, which a compiler then reduces to its one case.
+template <class T, Unary Kind>
+void RunActivation(Unary, const UnaryParams& params, const T* x, T* out, std::size_t count) {
   const T alpha = static_cast<T>(params.alpha);
   const T beta = static_cast<T>(params.beta);
-  Sweep(x, out, count, [=](auto d, auto v) HWY_ATTR { return Activate(d, kind, hn::Set(d, alpha), hn::Set(d, beta), v); });
+  Sweep(x, out, count, [=](auto d, auto v) HWY_ATTR { return ActivateInline(d, Kind, hn::Set(d, alpha), hn::Set(d, beta), v); });
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Log(D d, V x) {
+  if constexpr (std::is_same_v<hn::TFromD<D>, float>)
+    return LogF32(d, x);
+  else
+    return EachLane(d, x, [](double v) { return std::log(v); });
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Sin(D d, V x) {
+  if constexpr (std::is_same_v<hn::TFromD<D>, float>)
+    return CircularF32<0>(d, x);
+  else
+    return EachLane(d, x, [](double v) { return std::sin(v); });
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Cos(D d, V x) {
+  if constexpr (std::is_same_v<hn::TFromD<D>, float>)
+    return CircularF32<1>(d, x);
+  else
+    return EachLane(d, x, [](double v) { return std::cos(v); });
 }
 
 #define MILLRACE_VECTOR(expression)                  \
@@ -52,7 +66,8 @@ void RunActivation(Unary kind, const UnaryParams& params, const T* x, T* out, st
     (void)d;                                         \
     return expression;                               \
   })
-#define MILLRACE_LANE(expression) return LanesOf<T>([](T v) { return expression; })
+#define MILLRACE_ACTIVATION(kind) \
+  case Unary::kind: return &RunActivation<T, Unary::kind>
 
 template <class T>
 UnaryFunction<T> UnaryOf(Unary kind) {
@@ -71,15 +86,32 @@ UnaryFunction<T> UnaryOf(Unary kind) {
     case Unary::floor: MILLRACE_VECTOR(hn::Floor(v));
     case Unary::ceil: MILLRACE_VECTOR(hn::Ceil(v));
     case Unary::round: MILLRACE_VECTOR(hn::Round(v));
-    case Unary::log: MILLRACE_LANE(std::log(v));
+    case Unary::log: MILLRACE_VECTOR(Log(d, v));
     case Unary::erf: MILLRACE_VECTOR(Erf(d, v));
-    case Unary::sin: MILLRACE_LANE(std::sin(v));
-    case Unary::cos: MILLRACE_LANE(std::cos(v));
-    default: return &RunActivation<T>;
+    case Unary::sin: MILLRACE_VECTOR(Sin(d, v));
+    case Unary::cos:
+      MILLRACE_VECTOR(Cos(d, v));
+      MILLRACE_ACTIVATION(leaky_relu);
+      MILLRACE_ACTIVATION(thresholded_relu);
+      MILLRACE_ACTIVATION(elu);
+      MILLRACE_ACTIVATION(selu);
+      MILLRACE_ACTIVATION(celu);
+      MILLRACE_ACTIVATION(gelu);
+      MILLRACE_ACTIVATION(gelu_tanh);
+      MILLRACE_ACTIVATION(hard_sigmoid);
+      MILLRACE_ACTIVATION(hard_swish);
+      MILLRACE_ACTIVATION(mish);
+      MILLRACE_ACTIVATION(softplus);
+      MILLRACE_ACTIVATION(softsign);
+      MILLRACE_ACTIVATION(affine);
+      MILLRACE_ACTIVATION(scaled_tanh);
+      MILLRACE_ACTIVATION(swish);
+      MILLRACE_ACTIVATION(clip);
+    default: return nullptr;
   }
 }
 #undef MILLRACE_VECTOR
-#undef MILLRACE_LANE
+#undef MILLRACE_ACTIVATION
 
 UnaryFunction<float> UnaryOfF32(Unary kind) { return UnaryOf<float>(kind); }
 UnaryFunction<double> UnaryOfF64(Unary kind) { return UnaryOf<double>(kind); }

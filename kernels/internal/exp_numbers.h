@@ -12,8 +12,9 @@ template <>
 struct ExpNumbers<float> {
   static constexpr float ln2_high = 0.693359375f;
   static constexpr float ln2_low = -2.12194440e-4f;
-  static constexpr float least = -104.0f;   // e^x is 0 here and below
-  static constexpr float greatest = 89.0f;  // e^x is infinite here and above
+  static constexpr float least = -104.0f;         // e^x is 0 here and below
+  static constexpr float greatest = 89.0f;        // e^x is infinite here and above
+  static constexpr float mish_is_zero = -109.0f;  // x·e^x is −0 here and below
   static constexpr float tanh_is_one = 9.02f;
   static constexpr int mantissa_bits = 23;
   static constexpr int bias = 127;
@@ -25,6 +26,7 @@ struct ExpNumbers<double> {
   static constexpr double ln2_low = 1.90821492927058770002e-10;
   static constexpr double least = -746.0;
   static constexpr double greatest = 710.0;
+  static constexpr double mish_is_zero = -752.0;
   static constexpr double tanh_is_one = 19.07;
   static constexpr int mantissa_bits = 52;
   static constexpr int bias = 1023;

@@ -30,6 +30,11 @@ double ulps(T found, long double exact) {
 long double exact(Unary kind, long double x) {
   if (kind == Unary::exp) return std::exp(x);
   if (kind == Unary::tanh) return std::tanh(x);
+  if (kind == Unary::softplus) return std::max(x, 0.0L) + std::log1p(std::exp(-std::fabs(x)));
+  if (kind == Unary::mish) {
+    const long double e = std::exp(x), w = e * (e + 2);
+    return std::isinf(e) || x > 1000 ? x : x == -std::numeric_limits<long double>::infinity() ? 0 : x * (w / (w + 2));
+  }
   return x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x));
 }
 
@@ -71,6 +76,26 @@ TEST_CASE("exp, tanh and sigmoid stay within their stated error, with every inst
     CHECK(worst(Unary::exp, wide) <= 1);
     CHECK(worst(Unary::tanh, wide) <= 3);
     CHECK(worst(Unary::sigmoid, wide) <= 2);
+  });
+}
+
+TEST_CASE("softplus and mish stay within their stated error, with every instruction set") {
+  const std::vector<float> narrow = sweep_f32();
+  each_instruction_set([&](const std::string&) {
+    CHECK(worst(Unary::softplus, narrow) <= 1.5);
+    CHECK(worst(Unary::mish, narrow) <= 4);
+  });
+}
+
+TEST_CASE("softplus and mish take their limits and keep NaN") {
+  CpuDevice device;
+  const Tensor x = Tensor::from<float>({infinity, -infinity, nan, -0.0f, -108.0f, 90.0f});
+  each_instruction_set([&](const std::string&) {
+    const std::vector<float> soft = softplus(x, device.stream(0)).to_vector<float>();
+    CHECK((soft[0] == infinity && soft[1] == 0 && std::isnan(soft[2]) && soft[5] == 90));
+    const std::vector<float> curve = mish(x, device.stream(0)).to_vector<float>();
+    CHECK((curve[0] == infinity && curve[1] == 0 && std::isnan(curve[2]) && curve[3] == 0 && std::signbit(curve[3]) && curve[5] == 90));
+    CHECK((curve[4] < 0 && curve[4] > -std::numeric_limits<float>::min()));
   });
 }
 
@@ -129,7 +154,8 @@ TEST_CASE("exp, tanh and sigmoid never fall where a neighbouring f32 rises by mo
 TEST_CASE("an element has the same bits at every place of a tensor of any length, contiguous or not") {
   CpuDevice device(2);
   Random random(9);
-  for (const Unary kind : {Unary::exp, Unary::tanh, Unary::sigmoid, Unary::softplus, Unary::gelu, Unary::elu}) {
+  for (const Unary kind : {Unary::exp, Unary::tanh, Unary::sigmoid, Unary::softplus, Unary::gelu, Unary::elu, Unary::mish, Unary::log,
+                           Unary::sin, Unary::cos}) {
     const Tensor x = random_tensor(random, DType::f32, DDim{97}, 10);
     const Tensor whole = unary(kind, default_params(kind), x, device.stream(0));
     for (std::int64_t first = 0; first < 97; first += 5)

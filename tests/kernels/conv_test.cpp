@@ -94,6 +94,39 @@ TEST_CASE("a convolution along one to three axes has the bits of the products of
   }
 }
 
+TEST_CASE("a depthwise convolution has the bits of the products of its unfolded rows, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    for (const std::uint64_t seed : seeds(25)) {
+      INFO("seed ", seed);
+      Random random(seed);
+      const DType dtype = random.between(0, 3) == 0 ? DType::f64 : DType::f32;
+      const int spatial = static_cast<int>(random.between(1, 2));
+      ConvDesc desc;
+      desc.groups = random.between(2, 5);
+      desc.relu = random.coin();
+      DDim x_dims{random.between(1, 2), desc.groups}, w_dims{desc.groups * random.between(1, 2), 1};
+      const std::int64_t stride = random.between(1, 3), dilation = random.between(1, 4) == 1 ? 2 : 1, taps = random.between(1, 6);
+      for (int axis = 2; axis < spatial + 2; ++axis) {
+        desc.axes.push_back({random.coin() ? stride : random.between(1, 2), dilation, random.between(0, 3), random.between(0, 3)});
+        w_dims = w_dims.inserted(axis, random.coin() ? taps : random.between(1, 3));
+        x_dims = x_dims.inserted(axis, random.between(1, axis == spatial + 1 ? 90 : 20));
+      }
+      const Tensor dense = random_tensor(random, dtype, x_dims), w = random_tensor(random, dtype, w_dims);
+      const std::vector<int> turn = spatial == 1 ? std::vector<int>{1, 0, 2} : std::vector<int>{1, 0, 3, 2};
+      const Tensor x = random.coin() ? dense : clone(dense.permute(turn), one.stream(0)).permute(turn);
+      const Tensor bias = random_tensor(random, dtype, DDim{w_dims[0]});
+      const Tensor* addend = random.coin() ? &bias : nullptr;
+      const Tensor out = conv(desc, x, w, addend, one.stream(0));
+      const Tensor expected = dtype == DType::f32 ? by_products<float>(desc, dense, w, addend, out.dims(), one.stream(0))
+                                                  : by_products<double>(desc, dense, w, addend, out.dims(), one.stream(0));
+      CHECK(same_bits(out, expected));
+      CHECK(same_bits(out, conv(desc, x, w, addend, two.stream(0))));
+    }
+  });
+}
+
 TEST_CASE("rows at the edges of a wide plane leave out the taps that see padding alone, and have the bits of all products") {
   CpuDevice one(1), two(2);
   Random random(8);

@@ -20,6 +20,25 @@ TEST_CASE("running sums go along any axis, forwards or backwards, with or withou
   });
 }
 
+TEST_CASE("a running sum has the same bits along any axis, alone or beside others, on every instruction set") {
+  Random random(3);
+  each_instruction_set([&](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    for (const DType dtype : {DType::f32, DType::f64})
+      for (const std::int64_t lanes : {1, 5, 16, 75, 131}) {
+        const Tensor x = random_tensor(random, dtype, DDim{lanes, 37}, 5);
+        const Tensor turned = clone(x.permute({1, 0}), one.stream(0));
+        for (const bool exclusive : {false, true})
+          for (const bool reverse : {false, true}) {
+            const Tensor whole = cumsum(x, 1, exclusive, reverse, one.stream(0));
+            CHECK(same_bits(cumsum(turned, 0, exclusive, reverse, two.stream(0)).permute({1, 0}), whole));
+            CHECK(same_bits(cumsum(x.rows(lanes - 1, lanes), 1, exclusive, reverse, one.stream(0)), whole.rows(lanes - 1, lanes)));
+          }
+      }
+  });
+}
+
 TEST_CASE("narrow floats narrow each sum of a running f32, integers wrap") {
   CpuDevice device;
   const Tensor x = Tensor::from<float16>({float16(2048.0f), float16(1.0f), float16(1.0f)});

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
@@ -93,6 +94,91 @@ TEST_CASE("pow with an exponent of 2 is the rounded square") {
   Random random(1);
   const Tensor x = random_tensor(random, DType::f32, DDim{200}, 7);
   CHECK(same_bits(pow(x, Tensor::scalar(2.0f), device.stream(0)), mul(x, x, device.stream(0))));
+}
+
+TEST_CASE("pow of f32 is within 0.6 ulp of the exact power, and has the special cases of the C library") {
+  CpuDevice device;
+  Random random(8);
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  std::vector<float> bases, exponents;
+  const std::vector<float> special{0,         -0.0f,         1,        -1,   2, -2, 3, -3, 0.5f, -0.5f, 1e-45f, -1e-45f, infinity,
+                                   -infinity, std::nanf(""), 16777215, 1e10f};
+  for (const float x : special)
+    for (const float y : special) {
+      bases.push_back(x);
+      exponents.push_back(y);
+    }
+  for (int i = 0; i < 20000; ++i) {
+    const float x = std::ldexp(1 + static_cast<float>(random.between(0, 1 << 20)) * 0x1p-20f, static_cast<int>(random.between(-140, 120)));
+    bases.push_back(x);
+    exponents.push_back(static_cast<float>(random.between(-1000, 1000)) * 0.16f / std::log2(x));
+    bases.push_back(static_cast<float>(random.between(-500, 500)) * 0.01f);
+    exponents.push_back(static_cast<float>(random.between(-30, 30)));
+  }
+  const auto count = static_cast<std::int64_t>(bases.size());
+  const Tensor x = Tensor::from(bases, DDim{count}), y = Tensor::from(exponents, DDim{count});
+  each_instruction_set([&](const std::string& name) {
+    INFO(name);
+    const std::vector<float> found = pow(x, y, device.stream(0)).to_vector<float>();
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const long double wanted = std::pow(static_cast<long double>(bases[i]), static_cast<long double>(exponents[i]));
+      const auto rounded = static_cast<float>(wanted);
+      if (std::isnan(rounded) || std::isinf(rounded) || rounded == 0) {
+        wrong += std::isnan(rounded) ? !std::isnan(found[i]) : found[i] != rounded || std::signbit(found[i]) != std::signbit(rounded);
+        continue;
+      }
+      const float unit = std::nextafter(std::fabs(rounded), infinity) - std::fabs(rounded);
+      // The C library's own function where an instruction set has no vectors.
+      wrong += std::fabs(found[i] - wanted) > (name == "EMU128" || name == "SCALAR" ? 1.0L : 0.6L) * unit;
+    }
+    CHECK(wrong == 0);
+  });
+}
+
+TEST_CASE("remainders of f32 are those of the C library, however far apart their operands are") {
+  CpuDevice device;
+  Random random(9);
+  std::vector<float> over, under;
+  for (const float x : {0.0f, -0.0f, 1.0f, -7.5f, 3e38f, 1e-45f, std::numeric_limits<float>::infinity(), std::nanf("")})
+    for (const float y : {0.0f, 1.0f, -2.5f, 3e38f, -1e-45f, -std::numeric_limits<float>::infinity(), std::nanf("")}) {
+      over.push_back(x);
+      under.push_back(y);
+    }
+  for (int i = 0; i < 20000; ++i) {
+    over.push_back(std::ldexp(static_cast<float>(random.between(-(1 << 24), 1 << 24)), static_cast<int>(random.between(-30, 30))));
+    under.push_back(std::ldexp(static_cast<float>(random.between(1, 1 << 24)), static_cast<int>(random.between(-30, 0))));
+  }
+  const auto count = static_cast<std::int64_t>(over.size());
+  const Tensor x = Tensor::from(over, DDim{count}), y = Tensor::from(under, DDim{count});
+  each_instruction_set([&](const std::string& name) {
+    INFO(name);
+    const std::vector<float> rest = fmod(x, y, device.stream(0)).to_vector<float>();
+    const std::vector<float> folded = mod(x, y, device.stream(0)).to_vector<float>();
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < over.size(); ++i) {
+      const float wanted = std::fmod(over[i], under[i]);
+      const bool turns = wanted != 0 && (wanted < 0) != (under[i] < 0);
+      if (std::isnan(wanted))
+        wrong += !std::isnan(rest[i]) || !std::isnan(folded[i]);
+      else
+        wrong += rest[i] != wanted || std::signbit(rest[i]) != std::signbit(wanted) || folded[i] != (turns ? wanted + under[i] : wanted);
+    }
+    CHECK(wrong == 0);
+  });
+}
+
+TEST_CASE("arithmetic of two f32 has the bits of each element alone, at every place") {
+  CpuDevice device(2);
+  Random random(10);
+  const Tensor a = random_tensor(random, DType::f32, DDim{53}, 6), b = random_tensor(random, DType::f32, DDim{53}, 6);
+  for (int index = 0; index < static_cast<int>(Binary::equal); ++index) {
+    const auto kind = static_cast<Binary>(index);
+    INFO(name_of(kind));
+    const Tensor whole = binary(kind, a, b, device.stream(0));
+    for (std::int64_t at = 0; at < 53; ++at)
+      CHECK(same_bits(binary(kind, a.rows(at, at + 1), b.rows(at, at + 1), device.stream(0)), whole.rows(at, at + 1)));
+  }
 }
 
 TEST_CASE("integers wrap, truncate, and follow the sign that mod and fmod say") {

@@ -1,13 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/math.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <vector>
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
 
 namespace millrace::testing {
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+/// The greatest distance of an f32 function from `exact` over `points`, in units of the last place. A NaN has to be one on both sides.
+double worst(Unary kind, const std::vector<float>& points, long double (*exact)(long double)) {
+  CpuDevice device;
+  const Tensor y = unary(kind, {}, Tensor::from(points, DDim{static_cast<std::int64_t>(points.size())}), device.stream(0));
+  double most = 0;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const float found = y.data<float>()[i];
+    const long double wanted = exact(points[i]);
+    if (std::isnan(found) || std::isnan(wanted)) {
+      if (std::isnan(found) != std::isnan(wanted)) most = infinity;
+      continue;
+    }
+    if (static_cast<long double>(found) == wanted) continue;
+    const float rounded = std::fabs(static_cast<float>(wanted));
+    const long double unit = static_cast<long double>(std::nextafter(rounded, infinity)) - rounded;
+    most = std::max(most, static_cast<double>(std::fabs(found - wanted) / unit));
+  }
+  return most;
+}
+
+/// Every 49999th f32, those around 1, and those nearest to multiples of π/2.
+std::vector<float> all_magnitudes() {
+  std::vector<float> points{0, -0.0f, infinity, -infinity, std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::max()};
+  for (std::uint64_t bits = 0; bits <= 0xffffffffu; bits += 49999) points.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
+  for (std::uint32_t i = 0; i < 20000; ++i) points.push_back(std::bit_cast<float>(0x3f800000u - 1000000 + 99 * i));
+  for (int i = -70000; i <= 70000; ++i) points.push_back(static_cast<float>(i * 1.57079632679489661923L));
+  return points;
+}
+
+}  // namespace
+
+TEST_CASE("log, sin and cos of f32 stay within their stated error, with every instruction set") {
+  const std::vector<float> points = all_magnitudes();
+  each_instruction_set([&](const std::string&) {
+    CHECK(worst(Unary::log, points, [](long double x) { return std::log(x); }) <= 1);
+    CHECK(worst(Unary::sin, points, [](long double x) { return std::sin(x); }) <= 1);
+    CHECK(worst(Unary::cos, points, [](long double x) { return std::cos(x); }) <= 1);
+  });
+}
+
+TEST_CASE("log, sin and cos of f32 take their limits, keep NaN and the sign of zero") {
+  CpuDevice device;
+  const Tensor x = Tensor::from<float>({infinity, -infinity, std::nanf(""), 0.0f, -0.0f, -1.0f, 1.0f, -1e-45f});
+  each_instruction_set([&](const std::string&) {
+    const std::vector<float> l = log(x, device.stream(0)).to_vector<float>();
+    CHECK((l[0] == infinity && std::isnan(l[1]) && std::isnan(l[2]) && l[3] == -infinity && l[4] == -infinity && std::isnan(l[5])));
+    CHECK((l[6] == 0 && !std::signbit(l[6]) && std::isnan(l[7])));
+    const std::vector<float> s = sin(x, device.stream(0)).to_vector<float>();
+    CHECK(
+        (std::isnan(s[0]) && std::isnan(s[1]) && std::isnan(s[2]) && s[3] == 0 && !std::signbit(s[3]) && s[4] == 0 && std::signbit(s[4])));
+    CHECK(s[7] == -1e-45f);
+    const std::vector<float> c = cos(x, device.stream(0)).to_vector<float>();
+    CHECK((std::isnan(c[0]) && std::isnan(c[1]) && std::isnan(c[2]) && c[3] == 1 && c[4] == 1));
+  });
+}
 
 TEST_CASE("every function of one float agrees with the reference on every device and dtype") {
   each_backend([](DeviceUnderTest& on) {

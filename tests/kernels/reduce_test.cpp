@@ -104,6 +104,63 @@ TEST_CASE("sums over rows have the bits of sums along them, on every instruction
   });
 }
 
+TEST_CASE("the greatest and the least are the last NaN, else the first of equal ones, along rows and over them, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice device;
+    Random random(5);
+    for (const std::int64_t n : {1, 3, 16, 40, 150})
+      for (const bool strange : {false, true}) {
+        constexpr std::int64_t rows = 45;
+        std::vector<float> values;
+        for (std::int64_t i = 0; i < rows * n; ++i) {
+          const auto digit = static_cast<float>(random.between(-1, 1));
+          values.push_back(strange && random.between(0, 60) == 0 ? std::nanf("") : digit == 0 ? (random.coin() ? 0.0f : -0.0f) : 0 * digit);
+        }
+        for (std::int64_t row = 0; row < rows; row += 2) values[static_cast<std::size_t>(row * n)] = row % 4 == 0 ? 2.0f : -2.0f;
+        const Tensor x = Tensor::from(values, DDim{rows, n});
+        const Tensor turned = clone(x.permute({1, 0}), device.stream(0));
+        for (const bool greatest : {true, false}) {
+          std::vector<float> wanted;
+          std::vector<std::int64_t> places;
+          for (std::int64_t row = 0; row < rows; ++row) {
+            const float* const of = values.data() + row * n;
+            float most = of[0];
+            std::int64_t place = 0;
+            for (std::int64_t i = 1; i < n; ++i) {
+              if (most == most && (of[i] != of[i] || (greatest ? of[i] > most : of[i] < most))) place = i;
+              if (of[i] != of[i] || (greatest ? of[i] > most : of[i] < most)) most = of[i];
+            }
+            wanted.push_back(most);
+            places.push_back(place);
+          }
+          const Reduction kind = greatest ? Reduction::max : Reduction::min;
+          const Tensor exact = Tensor::from(wanted, DDim{rows});
+          CHECK(same_bits(reduce(kind, x, {1}, false, device.stream(0)), exact));
+          CHECK(same_bits(reduce(kind, turned, {0}, false, device.stream(0)), exact));
+          const Tensor found = greatest ? argmax(x, 1, false, false, device.stream(0)) : argmin(x, 1, false, false, device.stream(0));
+          CHECK(found.to_vector<std::int64_t>() == places);
+        }
+      }
+  });
+}
+
+TEST_CASE("folds of middle axes and of all axes have the bits of rows that are folded alone") {
+  CpuDevice one(1), two(2);
+  Random random(6);
+  const Tensor x = random_tensor(random, DType::f32, DDim{5, 70, 19});
+  for (const Reduction kind :
+       {Reduction::sum, Reduction::mean, Reduction::max, Reduction::min, Reduction::l1, Reduction::l2, Reduction::sum_square}) {
+    INFO(name_of(kind));
+    const Tensor rows = clone(x.permute({0, 2, 1}), one.stream(0));
+    const Tensor wanted = reduce(kind, rows, {2}, false, one.stream(0));
+    CHECK(same_bits(reduce(kind, x, {1}, false, two.stream(0)), wanted));
+    for (std::int64_t i = 0; i < 5; ++i) CHECK(same_bits(reduce(kind, x.rows(i, i + 1), {1}, false, one.stream(0)), wanted.rows(i, i + 1)));
+    CHECK(same_bits(reduce(kind, x, {}, false, two.stream(0)),
+                    reduce(kind, x.reshape(DDim{1, 5 * 70 * 19}), {1}, false, one.stream(0)).reshape(DDim{})));
+  }
+}
+
 TEST_CASE("integers wrap, bool takes max and min alone") {
   CpuDevice device;
   const StreamRef stream = device.stream(0);

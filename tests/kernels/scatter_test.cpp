@@ -80,6 +80,27 @@ TEST_CASE("Indices that lie outside, shapes that do not fit and bools that are t
       DTypeError);
 }
 
+TEST_CASE("top_k keeps the order of equal elements for few and for many, from the greatest and from the least") {
+  CpuDevice device;
+  Random random(12);
+  std::vector<float> values;
+  for (int i = 0; i < 3 * 90; ++i) values.push_back(random.between(0, 30) == 0 ? std::nanf("") : static_cast<float>(random.between(-4, 4)));
+  const Tensor x = Tensor::from(values, DDim{3, 90});
+  for (const bool largest : {false, true}) {
+    const std::vector<std::int64_t> all = top_k(x, 90, 1, largest, device.stream(0)).places.to_vector<std::int64_t>();
+    for (const std::int64_t k : {1, 2, 5, 31, 32, 33}) {
+      const TopK found = top_k(x, k, 1, largest, device.stream(0));
+      for (std::int64_t row = 0; row < 3; ++row)
+        for (std::int64_t i = 0; i < k; ++i) {
+          const std::int64_t place = found.places.data<std::int64_t>()[row * k + i];
+          REQUIRE(place == all[static_cast<std::size_t>(row * 90 + i)]);
+          const float value = found.values.data<float>()[row * k + i], wanted = values[static_cast<std::size_t>(row * 90 + place)];
+          REQUIRE((value == wanted || (std::isnan(value) && std::isnan(wanted))));
+        }
+    }
+  }
+}
+
 TEST_CASE("top_k goes along any axis, from the greatest or from the least, and NaN counts as the greatest") {
   each_backend([](DeviceUnderTest& on) {
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32}) {

@@ -2,6 +2,8 @@
 #include <millrace/kernels/softmax.h>
 
 #include <cmath>
+#include <limits>
+#include <vector>
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
@@ -45,6 +47,38 @@ TEST_CASE("a row has the same bits in any batch, along any axis, with 1 or 2 thr
   CHECK(same_bits(softmax(x, 1, two.stream(0)), whole));
   CHECK(same_bits(softmax(clone(x.permute({1, 0}), one.stream(0)), 0, two.stream(0)).permute({1, 0}), whole));
   for (const std::int64_t row : {0, 5, 63}) CHECK(same_bits(softmax(x.rows(row, row + 1), 1, one.stream(0)), whole.rows(row, row + 1)));
+}
+
+TEST_CASE("a row of a softmax has the same bits with infinitely unlikely elements behind it, on every instruction set") {
+  Random random(7);
+  each_instruction_set([&](const std::string& name) {
+    INFO(name);
+    CpuDevice device;
+    for (const std::int64_t n : {1, 7, 16, 33, 480, 1030}) {
+      const Tensor x = random_tensor(random, DType::f32, DDim{2, n}, 4);
+      Tensor longer(DType::f32, DDim{2, n + 21});
+      for (std::int64_t row = 0; row < 2; ++row)
+        for (std::int64_t i = 0; i < n + 21; ++i)
+          longer.mutable_data<float>()[row * (n + 21) + i] = i < n ? x.data<float>()[row * n + i] : -std::numeric_limits<float>::infinity();
+      CHECK(same_bits(clone(softmax(longer, 1, device.stream(0)).slice(1, 0, n), device.stream(0)), softmax(x, 1, device.stream(0))));
+      CHECK(
+          same_bits(clone(log_softmax(longer, 1, device.stream(0)).slice(1, 0, n), device.stream(0)), log_softmax(x, 1, device.stream(0))));
+    }
+  });
+}
+
+TEST_CASE("a NaN anywhere makes its whole row NaN, and no other row") {
+  CpuDevice device;
+  for (const std::int64_t n : {3, 16, 75})
+    for (std::int64_t at = 0; at < n; ++at) {
+      std::vector<float> values(static_cast<std::size_t>(2 * n), 1.0f);
+      values[static_cast<std::size_t>(at)] = std::nanf("");
+      for (const bool logarithm : {false, true}) {
+        const Tensor x = Tensor::from(values, DDim{2, n});
+        const std::vector<float> y = (logarithm ? log_softmax(x, 1, device.stream(0)) : softmax(x, 1, device.stream(0))).to_vector<float>();
+        for (std::int64_t i = 0; i < 2 * n; ++i) REQUIRE(std::isnan(y[static_cast<std::size_t>(i)]) == (i < n));
+      }
+    }
 }
 
 TEST_CASE("large and infinite elements do not overflow, and no elements are fine") {

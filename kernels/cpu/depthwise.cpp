@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/depthwise.h>
+
+#include <algorithm>
+#include <vector>
+
+#include <millrace/kernels/cpu/depthwise_kernels.h>
+#include <millrace/kernels/cpu/gemm_kernels.h>
+
+namespace millrace::cpu {
+namespace {
+
+/// Multiply-adds of a part for one thread.
+constexpr std::int64_t thread_work = 1 << 18;
+
+/// Each plane is copied between its padding to memory of the thread, which stays in the first caches, with its columns apart by their phase of the stride:
+/// a vector of places then sees elements side by side for each tap.
+template <class T>
+class Planes {
+ public:
+  Planes(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out)
+      : desc_(desc),
+        x_(x),
+        weights_(static_cast<const T*>(weights.raw())),
+        bias_(bias == nullptr ? nullptr : static_cast<const T*>(bias->raw())) {
+    const bool flat = desc.axes.size() == 1;  // one axis is one row
+    along_ = desc.axes.back();
+    if (!flat) down_ = desc.axes.front();
+    step_ = x.strides()[-1];
+    row_step_ = flat ? 0 : x.strides()[2];
+    rows_ = flat ? 1 : x.dim(2);
+    columns_ = x.dim(-1);
+    taps1_ = flat ? 1 : weights.dim(2);
+    taps2_ = weights.dim(-1);
+    out_rows_ = flat ? 1 : out.dim(2);
+    out_columns_ = out.dim(-1);
+    units_ = weights.dim(0) / desc.groups;
+    out_ = static_cast<T*>(out.raw_mutable());
+    width_ = (along_.before + columns_ + along_.after + along_.stride - 1) / along_.stride;
+    height_ = down_.before + rows_ + down_.after;
+    for (std::int64_t tap = 0; tap < taps2_; ++tap) {
+      const std::int64_t place = tap * along_.dilation;
+      offsets_.push_back(place % along_.stride * width_ + place / along_.stride);
+    }
+  }
+
+  std::int64_t count() const { return x_.dim(0) * desc_.groups; }
+  std::int64_t work() const { return units_ * out_rows_ * out_columns_ * taps1_ * taps2_; }
+
+  void run(std::int64_t begin, std::int64_t end) const {
+    std::vector<T> plane(static_cast<std::size_t>(height_ * width_ * along_.stride + slack), T{0});
+    for (std::int64_t at = begin; at < end; ++at) {
+      copy(static_cast<const T*>(x_.raw()) + at / desc_.groups * x_.strides()[0] + at % desc_.groups * x_.strides()[1], plane.data());
+      for (std::int64_t unit = 0; unit < units_; ++unit) {
+        const std::int64_t channel = at % desc_.groups * units_ + unit;
+        depthwise_plane(DepthwiseCall<T>{plane.data(), width_ * along_.stride, down_.stride, down_.dilation, offsets_.data(), taps1_,
+                                         taps2_, weights_ + channel * taps1_ * taps2_, bias_ == nullptr ? nullptr : bias_ + channel,
+                                         desc_.relu, out_ + (at * units_ + unit) * out_rows_ * out_columns_, out_rows_, out_columns_});
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t slack = 256 / sizeof(T);
+
+  void copy(const T* from, T* to) const {
+    T* const first = to + down_.before * width_ * along_.stride;
+    if (step_ == 1) return split_phases(PlaneCopy<T>{from, row_step_, rows_, columns_, along_.before, along_.stride, width_, first});
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      for (std::int64_t i = 0; i < columns_; ++i) {
+        const std::int64_t place = along_.before + i;
+        first[row * width_ * along_.stride + place % along_.stride * width_ + place / along_.stride] = from[row * row_step_ + i * step_];
+      }
+    }
+  }
+
+  const ConvDesc& desc_;
+  const Tensor& x_;
+  const T* weights_;
+  const T* bias_;
+  T* out_;
+  ConvDesc::Axis down_, along_;
+  std::int64_t step_, row_step_;
+  std::int64_t rows_, columns_, taps1_, taps2_, out_rows_, out_columns_, units_, width_, height_;
+  std::vector<std::int64_t> offsets_;
+};
+
+template <class T>
+void run_type(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, ThreadTeam& team) {
+  const Planes<T> planes(desc, x, weights, bias, out);
+  const std::int64_t grain = std::max<std::int64_t>(1, thread_work / std::max<std::int64_t>(1, planes.work()));
+  team.parallel(planes.count(), grain, [&](std::int64_t begin, std::int64_t end) { planes.run(begin, end); });
+}
+
+}  // namespace
+
+bool is_depthwise(const ConvDesc& desc, const Tensor& weights) {
+  const std::size_t axes = desc.axes.size();
+  return weights.dim(1) == 1 && desc.groups > 1 && (axes == 1 || axes == 2) &&
+         weights.elements() / std::max<std::int64_t>(1, weights.dim(0)) <= k_block;
+}
+
+void depthwise(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, ThreadTeam& team) {
+  if (out.elements() == 0) return;
+  if (x.dtype() == DType::f64) return run_type<double>(desc, x, weights, bias, out, team);
+  run_type<float>(desc, x, weights, bias, out, team);
+}
+
+}  // namespace millrace::cpu

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <millrace/kernels/conv.h>
+#include <millrace/tensor/thread_team.h>
+
+namespace millrace::cpu {
+
+/// Whether `depthwise` computes this convolution: one input channel in each group, one or two axes, and at most k_block taps.
+bool is_depthwise(const ConvDesc& desc, const Tensor& weights);
+/// conv of kernels/conv.h, with the bits of cpu/conv.h: x of any strides, weights and bias row-major; out row-major.
+void depthwise(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, ThreadTeam& team);
+
+}  // namespace millrace::cpu

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/depthwise_kernels.h>
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include <millrace/kernels/cpu/targets.h>
+
+#define HWY_TARGET_INCLUDE "millrace/kernels/cpu/depthwise_kernels.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+#include <millrace/kernels/cpu/elementary-inl.h>
+#include <millrace/kernels/cpu/partial-inl.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Bias and relu of a sum, and its place. `some` lanes are stored.
+template <class D, class T = hn::TFromD<D>>
+HWY_INLINE void Finish(D d, const DepthwiseCall<T>& call, hn::Vec<D> sum, T* to, std::size_t some) {
+  if (call.bias != nullptr) sum = hn::Add(sum, hn::Set(d, *call.bias));
+  if (call.relu) sum = KeepNaN(d, sum, hn::Max(sum, hn::Zero(d)));
+  StoreSome(d, sum, to, some);
+}
+
+/// A tile: `Rows` rows of the output, `Vectors` vectors of each. `Stride` is 0, or the stride of Taps × Taps taps, whose loops have no branches.
+template <int Rows_, int Vectors_, int Taps_, int Stride_>
+struct Tile {
+  static constexpr int Rows = Rows_, Vectors = Vectors_, Taps = Taps_, Stride = Stride_;
+};
+
+/// Row `i` of the plane, for all rows of the tile that see it.
+template <class Of, class D, class T = hn::TFromD<D>, class V = hn::Vec<D>>
+HWY_INLINE void SeeRow(Of, D d, const DepthwiseCall<T>& call, const T* from, const std::int64_t* offsets, std::int64_t i,
+                       V (&sum)[Of::Rows][Of::Vectors]) {
+  const std::int64_t taps1 = Of::Stride > 0 ? Of::Taps : call.taps1, stride = Of::Stride > 0 ? Of::Stride : call.stride;
+  V x[Of::Taps][Of::Vectors];
+  for (int t = 0; t < Of::Taps; ++t)
+    for (int v = 0; v < Of::Vectors; ++v)
+      x[t][v] = hn::LoadU(d, from + i * call.row + offsets[t] + v * static_cast<std::int64_t>(hn::Lanes(d)));
+  for (int r = 0; r < Of::Rows; ++r) {
+    const std::int64_t tap = i - r * stride;
+    if (tap < 0 || tap >= taps1) continue;
+    const T* weights = call.weights + tap * Of::Taps;
+    for (int t = 0; t < Of::Taps; ++t) {
+      const V weight = hn::Set(d, weights[t]);
+      for (int v = 0; v < Of::Vectors; ++v) sum[r][v] = hn::MulAdd(weight, x[t][v], sum[r][v]);
+    }
+  }
+}
+template <int i, class Of, class D, class T = hn::TFromD<D>, class V = hn::Vec<D>>
+HWY_INLINE void SeeRows(Of of, D d, const DepthwiseCall<T>& call, const T* from, const std::int64_t* offsets,
+                        V (&sum)[Of::Rows][Of::Vectors]) {
+  if constexpr (i < (Of::Rows - 1) * Of::Stride + Of::Taps) {
+    SeeRow(of, d, call, from, offsets, i, sum);
+    SeeRows<i + 1>(of, d, call, from, offsets, sum);
+  }
+}
+
+/// The rows from `first` on, from column `column` on. Rows of the plane ascend, so each output meets its taps in order; the vectors of a row of the plane
+/// serve all rows of the output that see it.
+template <class Of, class T>
+HWY_NOINLINE void RowTile(Of of, const DepthwiseCall<T>& call, std::int64_t first, std::int64_t column, std::size_t some) {
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const T* from = call.plane + first * (Of::Stride > 0 ? Of::Stride : call.stride) * call.row + column;
+  hn::Vec<decltype(d)> sum[Of::Rows][Of::Vectors];
+  for (int r = 0; r < Of::Rows; ++r)
+    for (int v = 0; v < Of::Vectors; ++v) sum[r][v] = hn::Zero(d);
+  std::int64_t offsets[Of::Taps];
+  std::copy_n(call.offsets, Of::Taps, offsets);
+  if constexpr (Of::Stride > 0) {
+    SeeRows<0>(of, d, call, from, offsets, sum);
+  } else {
+    const std::int64_t seen = (Of::Rows - 1) * call.stride + call.taps1;
+    for (std::int64_t i = 0; i < seen; ++i) SeeRow(of, d, call, from, offsets, i, sum);
+  }
+  for (int r = 0; r < Of::Rows; ++r)
+    for (int v = 0; v < Of::Vectors; ++v)
+      Finish(d, call, sum[r][v], call.out + (first + r) * call.columns + column + v * lanes,
+             v + 1 == Of::Vectors ? some : static_cast<std::size_t>(lanes));
+}
+
+/// `Vectors` vectors of one row, any taps.
+template <int Vectors, class T>
+HWY_NOINLINE void AnyTile(const DepthwiseCall<T>& call, std::int64_t row, std::int64_t column, std::size_t some) {
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const T* from = call.plane + row * call.stride * call.row + column;
+  const T* weights = call.weights;
+  hn::Vec<decltype(d)> sum[Vectors];
+  for (int v = 0; v < Vectors; ++v) sum[v] = hn::Zero(d);
+  for (std::int64_t tap1 = 0; tap1 < call.taps1; ++tap1, from += call.dilation * call.row) {
+    for (std::int64_t tap2 = 0; tap2 < call.taps2; ++tap2, ++weights) {
+      const auto weight = hn::Set(d, *weights);
+      const T* x = from + call.offsets[tap2];
+      for (int v = 0; v < Vectors; ++v) sum[v] = hn::MulAdd(weight, hn::LoadU(d, x + v * lanes), sum[v]);
+    }
+  }
+  for (int v = 0; v < Vectors; ++v)
+    Finish(d, call, sum[v], call.out + row * call.columns + column + v * lanes, v + 1 == Vectors ? some : static_cast<std::size_t>(lanes));
+}
+
+/// Calls f(vectors, column, some) for vectors that cover a row; the last one overlaps the one before, or has `some` lanes where a row is shorter than one.
+template <int Most, class F>
+HWY_INLINE void EachColumns(std::int64_t columns, std::int64_t lanes, F f) {
+  if (columns < lanes) return f(std::integral_constant<int, 1>(), 0, static_cast<std::size_t>(columns));
+  const auto all = static_cast<std::size_t>(lanes);
+  std::int64_t at = 0;
+  for (; at + Most * lanes <= columns; at += Most * lanes) f(std::integral_constant<int, Most>(), at, all);
+  for (; at < columns; at += lanes) f(std::integral_constant<int, 1>(), std::min(at, columns - lanes), all);
+}
+
+template <int Taps, int Stride, class T>
+HWY_INLINE void RunRows(const DepthwiseCall<T>& call) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<T>()));
+  std::int64_t row = 0;
+  const auto run = [&](auto rows) HWY_ATTR {
+    constexpr int many = decltype(rows)::value;
+    EachColumns<2>(call.columns, lanes, [&](auto vectors, std::int64_t column, std::size_t some) HWY_ATTR {
+      RowTile(Tile<many, decltype(vectors)::value, Taps, Stride>(), call, row, column, some);
+    });
+    row += many;
+  };
+  while (row + 4 <= call.rows) run(std::integral_constant<int, 4>());
+  while (row + 2 <= call.rows) run(std::integral_constant<int, 2>());
+  while (row < call.rows) run(std::integral_constant<int, 1>());
+}
+
+template <int Taps, class T>
+HWY_INLINE void RunTaps(const DepthwiseCall<T>& call) {
+  if constexpr (sizeof(T) == 4) {
+    if (call.taps1 == Taps && call.stride == 1) return RunRows<Taps, 1>(call);
+    if (call.taps1 == Taps && call.stride == 2) return RunRows<Taps, 2>(call);
+  }
+  RunRows<Taps, 0>(call);
+}
+
+template <class T>
+HWY_INLINE void RunPlane(const DepthwiseCall<T>& call) {
+  if (call.dilation == 1 && call.rows > 1) {
+    if (call.taps2 == 3) return RunTaps<3>(call);
+    if (call.taps2 == 5) return RunTaps<5>(call);
+  }
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<T>()));
+  for (std::int64_t row = 0; row < call.rows; ++row)
+    EachColumns<6>(call.columns, lanes, [&](auto vectors, std::int64_t column, std::size_t some) HWY_ATTR {
+      AnyTile<decltype(vectors)::value>(call, row, column, some);
+    });
+}
+
+template <class T>
+HWY_INLINE void SplitRow(const T* from, std::int64_t count, std::int64_t before, std::int64_t phases, std::int64_t width, T* to) {
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t i = 0;
+  if (phases == 1) {
+    for (; i + lanes <= count; i += lanes) hn::StoreU(hn::LoadU(d, from + i), d, to + before + i);
+    if (i < count) hn::StoreU(LoadSome(d, from + i, static_cast<std::size_t>(count - i)), d, to + before + i);
+    return;
+  }
+#if HWY_TARGET != HWY_SCALAR
+  if (phases == 2) {
+    T* const even = to + before % 2 * width + before / 2;
+    T* const odd = to + (before + 1) % 2 * width + (before + 1) / 2;
+    for (; i + 2 * lanes <= count; i += 2 * lanes) {
+      const auto low = hn::LoadU(d, from + i), high = hn::LoadU(d, from + i + lanes);
+      hn::StoreU(hn::ConcatEven(d, high, low), d, even + i / 2);
+      hn::StoreU(hn::ConcatOdd(d, high, low), d, odd + i / 2);
+    }
+    for (; i + 2 <= count; i += 2) {
+      even[i / 2] = from[i];
+      odd[i / 2] = from[i + 1];
+    }
+    if (i < count) even[i / 2] = from[i];
+    return;
+  }
+#endif
+  for (; i < count; ++i) to[(before + i) % phases * width + (before + i) / phases] = from[i];
+}
+
+template <class T>
+HWY_INLINE void SplitPhases(const PlaneCopy<T>& copy) {
+  for (std::int64_t row = 0; row < copy.rows; ++row)
+    SplitRow(copy.from + row * copy.from_row, copy.columns, copy.before, copy.phases, copy.width, copy.to + row * copy.width * copy.phases);
+}
+
+template <class T>
+HWY_INLINE void PackEverySecond(const T* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count,
+                                std::int64_t width, T* panel) {
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  for (std::int64_t at = 0; at < k; ++at, panel += width) {
+    for (const PlaceRun* run = runs; run != runs + count; ++run) {
+      const T* from = x + offsets[at] + run->start;
+      T* to = panel + run->first;
+      std::int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+      // The odd element behind the last even one is not read at the end of a run.
+      for (; i + lanes < run->count; i += lanes)
+        hn::StoreU(hn::ConcatEven(d, hn::LoadU(d, from + 2 * i + lanes), hn::LoadU(d, from + 2 * i)), d, to + i);
+#endif
+      for (; i < run->count; ++i) to[i] = from[2 * i];
+    }
+  }
+}
+
+void PackEverySecondF32(const float* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count,
+                        std::int64_t width, float* panel) {
+  PackEverySecond(x, offsets, k, runs, count, width, panel);
+}
+void PackEverySecondF64(const double* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count,
+                        std::int64_t width, double* panel) {
+  PackEverySecond(x, offsets, k, runs, count, width, panel);
+}
+void RunPlaneF32(const DepthwiseCall<float>& call) { RunPlane(call); }
+void RunPlaneF64(const DepthwiseCall<double>& call) { RunPlane(call); }
+void SplitPhasesF32(const PlaneCopy<float>& copy) { SplitPhases(copy); }
+void SplitPhasesF64(const PlaneCopy<double>& copy) { SplitPhases(copy); }
+
+}  // namespace millrace::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace millrace::cpu {
+
+HWY_EXPORT(RunPlaneF32);
+HWY_EXPORT(RunPlaneF64);
+HWY_EXPORT(PackEverySecondF32);
+HWY_EXPORT(PackEverySecondF64);
+HWY_EXPORT(SplitPhasesF32);
+HWY_EXPORT(SplitPhasesF64);
+
+void depthwise_plane(const DepthwiseCall<float>& call) { HWY_DYNAMIC_DISPATCH(RunPlaneF32)(call); }
+void depthwise_plane(const DepthwiseCall<double>& call) { HWY_DYNAMIC_DISPATCH(RunPlaneF64)(call); }
+void pack_every_second(const float* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count,
+                       std::int64_t width, float* panel) {
+  HWY_DYNAMIC_DISPATCH(PackEverySecondF32)(x, offsets, k, runs, count, width, panel);
+}
+void pack_every_second(const double* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count,
+                       std::int64_t width, double* panel) {
+  HWY_DYNAMIC_DISPATCH(PackEverySecondF64)(x, offsets, k, runs, count, width, panel);
+}
+void split_phases(const PlaneCopy<float>& copy) { HWY_DYNAMIC_DISPATCH(SplitPhasesF32)(copy); }
+void split_phases(const PlaneCopy<double>& copy) { HWY_DYNAMIC_DISPATCH(SplitPhasesF64)(copy); }
+
+}  // namespace millrace::cpu
+#endif

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/transpose_kernels.h>
+
+#include <algorithm>
+
+#include <millrace/kernels/cpu/targets.h>
+
+#define HWY_TARGET_INCLUDE "millrace/kernels/cpu/transpose_kernels.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Rows [row, row_end) and columns [column, column_end), an element at a time.
+template <class U>
+HWY_INLINE void TurnElements(const U* from, std::int64_t from_step, U* to, std::int64_t to_step, std::int64_t row, std::int64_t row_end,
+                             std::int64_t column, std::int64_t column_end) {
+  for (std::int64_t c = column; c < column_end; ++c)
+    for (std::int64_t r = row; r < row_end; ++r) to[r * to_step + c] = from[c * from_step + r];
+}
+
+#if HWY_TARGET != HWY_SCALAR
+/// 16 bytes from `from` on in block 0 and, where a vector has two blocks, 16 bytes from `behind` on in block 1.
+template <class D, class U = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> LoadTwo(D d, const U* from, [[maybe_unused]] const U* behind) {
+  if constexpr (sizeof(U) * hn::MaxLanes(d) == 32) {
+    const hn::Half<D> half;
+    return hn::Combine(d, hn::LoadU(half, behind), hn::LoadU(half, from));
+  } else {
+    return hn::LoadU(d, from);
+  }
+}
+
+/// As many rows as 16 bytes hold, as many columns as a vector has lanes.
+template <class D>
+HWY_INLINE void TurnBlock(D d, const std::uint32_t* from, std::int64_t from_step, std::uint32_t* to, std::int64_t to_step) {
+  constexpr auto half = static_cast<std::int64_t>(hn::MaxLanes(d)) / 2;
+  const hn::RepartitionToWide<D> wide;
+  const auto load = [&](std::int64_t c) HWY_ATTR { return LoadTwo(d, from + c * from_step, from + (c + half) * from_step); };
+  const auto c0 = load(0), c1 = load(1), c2 = load(2), c3 = load(3);
+  const auto a = hn::BitCast(wide, hn::InterleaveLower(d, c0, c1)), b = hn::BitCast(wide, hn::InterleaveLower(d, c2, c3));
+  const auto e = hn::BitCast(wide, hn::InterleaveUpper(d, c0, c1)), f = hn::BitCast(wide, hn::InterleaveUpper(d, c2, c3));
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, a, b)), d, to);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, a, b)), d, to + to_step);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, e, f)), d, to + 2 * to_step);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, e, f)), d, to + 3 * to_step);
+}
+template <class D>
+HWY_INLINE void TurnBlock(D d, const std::uint64_t* from, std::int64_t from_step, std::uint64_t* to, std::int64_t to_step) {
+  constexpr auto half = static_cast<std::int64_t>(hn::MaxLanes(d)) / 2;
+  const auto c0 = LoadTwo(d, from, from + half * from_step), c1 = LoadTwo(d, from + from_step, from + (1 + half) * from_step);
+  hn::StoreU(hn::InterleaveLower(d, c0, c1), d, to);
+  hn::StoreU(hn::InterleaveUpper(d, c0, c1), d, to + to_step);
+}
+#endif
+
+/// A cache line of `from` at a time.
+template <class U>
+HWY_INLINE void Turn(const U* from, std::int64_t from_step, U* to, std::int64_t to_step, std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t line = 64 / sizeof(U);
+  for (std::int64_t row = 0; row < rows; row += line) {
+    const std::int64_t end = std::min(rows, row + line);
+    std::int64_t column = 0;
+#if HWY_TARGET != HWY_SCALAR
+    if constexpr (sizeof(U) >= 4) {
+      const hn::CappedTag<U, 32 / sizeof(U)> d;
+      constexpr auto few = static_cast<std::int64_t>(16 / sizeof(U)), lanes = static_cast<std::int64_t>(hn::MaxLanes(d));
+      for (; column + lanes <= columns; column += lanes) {
+        std::int64_t r = row;
+        for (; r + few <= end; r += few) TurnBlock(d, from + column * from_step + r, from_step, to + r * to_step + column, to_step);
+        TurnElements(from, from_step, to, to_step, r, end, column, column + lanes);
+      }
+    }
+#endif
+    TurnElements(from, from_step, to, to_step, row, end, column, columns);
+  }
+}
+
+void Turn32(const std::uint32_t* from, std::int64_t from_step, std::uint32_t* to, std::int64_t to_step, std::int64_t rows,
+            std::int64_t columns) {
+  Turn(from, from_step, to, to_step, rows, columns);
+}
+void Turn64(const std::uint64_t* from, std::int64_t from_step, std::uint64_t* to, std::int64_t to_step, std::int64_t rows,
+            std::int64_t columns) {
+  Turn(from, from_step, to, to_step, rows, columns);
+}
+void Turn16(const std::uint16_t* from, std::int64_t from_step, std::uint16_t* to, std::int64_t to_step, std::int64_t rows,
+            std::int64_t columns) {
+  Turn(from, from_step, to, to_step, rows, columns);
+}
+void Turn8(const std::uint8_t* from, std::int64_t from_step, std::uint8_t* to, std::int64_t to_step, std::int64_t rows,
+           std::int64_t columns) {
+  Turn(from, from_step, to, to_step, rows, columns);
+}
+
+}  // namespace millrace::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace millrace::cpu {
+
+HWY_EXPORT(Turn8);
+HWY_EXPORT(Turn16);
+HWY_EXPORT(Turn32);
+HWY_EXPORT(Turn64);
+
+void transpose_rows(const std::uint8_t* from, std::int64_t from_step, std::uint8_t* to, std::int64_t to_step, std::int64_t rows,
+                    std::int64_t columns) {
+  HWY_DYNAMIC_DISPATCH(Turn8)(from, from_step, to, to_step, rows, columns);
+}
+void transpose_rows(const std::uint16_t* from, std::int64_t from_step, std::uint16_t* to, std::int64_t to_step, std::int64_t rows,
+                    std::int64_t columns) {
+  HWY_DYNAMIC_DISPATCH(Turn16)(from, from_step, to, to_step, rows, columns);
+}
+void transpose_rows(const std::uint32_t* from, std::int64_t from_step, std::uint32_t* to, std::int64_t to_step, std::int64_t rows,
+                    std::int64_t columns) {
+  HWY_DYNAMIC_DISPATCH(Turn32)(from, from_step, to, to_step, rows, columns);
+}
+void transpose_rows(const std::uint64_t* from, std::int64_t from_step, std::uint64_t* to, std::int64_t to_step, std::int64_t rows,
+                    std::int64_t columns) {
+  HWY_DYNAMIC_DISPATCH(Turn64)(from, from_step, to, to_step, rows, columns);
+}
+
+}  // namespace millrace::cpu
+#endif
