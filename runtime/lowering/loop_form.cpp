@@ -393,8 +393,29 @@ class LoopReader {
     std::vector<std::string> names;
     for (const VarId input : op.inputs) made.inputs.push_back(rows(op, input));
     for (const VarId output : op.outputs) names.push_back(name(output));
+    keep_rows(op, made);
     const std::vector<VarId> outputs = form_.step.append(0, std::move(made), names);
     for (std::size_t i = 0; i < outputs.size(); ++i) symbols_[op.outputs[i]] = {.kind = Symbol::Kind::rows, .var = outputs[i]};
+  }
+
+  /// Exporters write the extents of a batch that the file knows into reshapes and expansions: [2, 16] → [2, 4, 4]. The rows of the step program have any
+  /// number, so the extent of axis 0 is the one that the op finds.
+  void keep_rows(const Op& op, Op& made) {
+    const VarType& from = program_.var(op.inputs[0]).type;
+    const VarType& to = program_.var(op.outputs[0]).type;
+    const VarType& rows = form_.step.var(made.inputs[0]).type;
+    const bool fixed = from.is_static() && to.is_static() && from.rank() > 0 && to.rank() > 0 && (*from.shape)[0] == (*to.shape)[0];
+    if (!fixed || rows.rank() == 0 || (*rows.shape)[0] != DDim::unknown) return;
+    std::vector<std::int64_t> extents((*to.shape).begin(), (*to.shape).end());
+    if (op.type == "reshape") {
+      // 0 takes over the extent of the input, and any other 0 would, too.
+      if (std::find(extents.begin(), extents.end(), 0) != extents.end()) return;
+      extents[0] = 0;
+      made.attributes.set("shape", extents);
+    } else if (op.type == "expand" && from.rank() == to.rank()) {
+      extents[0] = 1;
+      made.inputs[1] = form_.step.add_parameter("extents", Tensor::from(extents, DDim{static_cast<std::int64_t>(extents.size())}));
+    }
   }
 
   // ---- The end ----
