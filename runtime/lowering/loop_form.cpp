@@ -11,6 +11,7 @@
 
 #include <millrace/runtime/lowering/internal/loop_numbers.h>
 #include <millrace/runtime/program/op_registry.h>
+#include <millrace/runtime/program/vectorize.h>
 
 namespace millrace {
 namespace {
@@ -30,6 +31,16 @@ struct Symbol {
 constexpr std::int64_t most_stride = 1 << 20;
 constexpr std::int64_t most_lag = 1024;
 
+/// Appends an op of `from` to `into`, where `to` has the vars that it reads.
+void copy_op(const Program& from, const Op& op, Program& into, std::map<VarId, VarId>& to) {
+  Op made{op.type, {}, {}, op.attributes, op.label};
+  std::vector<std::string> names;
+  for (const VarId input : op.inputs) made.inputs.push_back(input == no_var ? no_var : to.at(input));
+  for (const VarId output : op.outputs) names.push_back(from.var(output).name);
+  const std::vector<VarId> outputs = into.append(0, std::move(made), names);
+  for (std::size_t i = 0; i < outputs.size(); ++i) to[op.outputs[i]] = outputs[i];
+}
+
 class LoopReader {
   using Arithmetic = OpTraits::Arithmetic;
   using Comparison = OpTraits::Comparison;
@@ -41,7 +52,7 @@ class LoopReader {
         loop_(loop),
         body_(program.block(loop.attributes.get<BlockId>("sub_block").index)),
         numbers_(program, block, loop),
-        form_{{}, {}, {}, {}, {}, {}, Program(program.shared_registry())} {
+        form_{{}, {}, {}, {}, {}, {}, true, Program(program.shared_registry())} {
     form_.step.set_title(program.title() + ", one iteration");
   }
 
@@ -168,6 +179,7 @@ class LoopReader {
     if (type.lod_depth > 0) refuse("'" + called + "' has sub-sequences");
     if (!type.shape) refuse("nobody knows the rank of '" + called + "'");
     if (type.rank() == 0) refuse("'" + called + "' has no rows");
+    form_.one_row = form_.one_row && (*type.shape)[0] == 1;
     (*type.shape)[0] = DDim::unknown;
     return form_.step.add_input(port_name(called), VarType(type.dtype, *type.shape));
   }
@@ -488,14 +500,7 @@ class LoopReader {
     for (const auto* vars : {&input_vars_, &state_vars_, &shared_vars_})
       for (const VarId var : *vars) add(var);
     for (const auto& [var, value] : form_.step.parameters()) to[var] = ordered.add_parameter(form_.step.var(var).name, value);
-    for (const Op& op : form_.step.block(0).ops) {
-      Op made{op.type, {}, {}, op.attributes, op.label};
-      std::vector<std::string> names;
-      for (const VarId input : op.inputs) made.inputs.push_back(input == no_var ? no_var : to.at(input));
-      for (const VarId output : op.outputs) names.push_back(form_.step.var(output).name);
-      const std::vector<VarId> outputs = ordered.append(0, std::move(made), names);
-      for (std::size_t i = 0; i < outputs.size(); ++i) to[op.outputs[i]] = outputs[i];
-    }
+    for (const Op& op : form_.step.block(0).ops) copy_op(form_.step, op, ordered, to);
     for (const Program::Port& port : form_.step.outputs()) ordered.add_output(port.name, to.at(port.var));
     form_.step = std::move(ordered);
   }
@@ -519,6 +524,41 @@ class LoopReader {
 };
 
 }  // namespace
+
+Program as_one_row(const LoopForm& form) {
+  if (!form.one_row) throw UnsupportedError("iterations may have any number of rows");
+  const std::size_t rows = form.inputs.size() + form.states.size();
+  Program one(form.step.shared_registry());
+  std::map<VarId, VarId> to;
+  for (std::size_t i = 0; i < form.step.inputs().size(); ++i) {
+    const Program::Port& port = form.step.inputs()[i];
+    VarType type = form.step.var(port.var).type;
+    if (i < rows) (*type.shape)[0] = 1;
+    to[port.var] = one.add_input(port.name, type);
+  }
+  for (const auto& [var, value] : form.step.parameters()) to[var] = one.add_parameter(form.step.var(var).name, value);
+  for (const Op& op : form.step.block(0).ops) copy_op(form.step, op, one, to);
+
+  Program made(form.step.shared_registry());
+  made.set_title(form.step.title() + " of one row");
+  Vectorizer vectorizer(one, made);
+  for (std::size_t i = 0; i < form.step.inputs().size(); ++i) {
+    const Program::Port& port = form.step.inputs()[i];
+    const VarId given = made.add_input(port.name, form.step.var(port.var).type);
+    const VarId whole = i < rows ? vectorizer.emit("unsqueeze", {given}, {{"axes", std::vector<std::int64_t>{1}}})[0] : given;
+    vectorizer.bind(to.at(port.var), whole, i < rows);
+  }
+  for (const auto& [var, value] : one.parameters()) vectorizer.bind(var, made.add_parameter(one.var(var).name, value), false);
+  for (const Op& op : one.block(0).ops) vectorizer.rewrite(op);
+  for (const Program::Port& port : form.step.outputs()) {
+    const VarId var = to.at(port.var);
+    const VarType& type = one.var(var).type;
+    if (!vectorizer.batched(var) || type.rank() == 0 || (*type.shape)[0] != 1)
+      throw UnsupportedError("'" + port.name + "': expected one row, found " + type.to_string());
+    made.add_output(port.name, vectorizer.emit("squeeze", {vectorizer.get(var)}, {{"axes", std::vector<std::int64_t>{1}}})[0]);
+  }
+  return made;
+}
 
 LoopForm find_loop_form(const Program& program, int block, const Op& loop) { return LoopReader(program, block, loop).read(); }
 
