@@ -42,6 +42,16 @@ class StepBuilder {
   void bind_decided_late(const Op& op, const std::vector<int>& blocks, const Symbol& decision);
   bool is_inside(int block, const std::vector<int>& blocks) const;
   bool eval_control(const Op& op);
+
+  // Lists of extents, one of which is the length of the sequence (step_extents.cpp).
+  bool eval_extents(const Op& op);
+  bool eval_shape(const Op& op);
+  bool eval_list(const Op& op);
+  bool eval_range(const Op& op);
+  void eval_expand(const Op& op, const Symbol& list);
+  void eval_reshape_to(const Op& op, const Symbol& list);
+  Symbol as_list(const Symbol& symbol) const;
+  Symbol as_rows(const Symbol& value, int axis);
   bool eval_pool(const Op& op, const std::vector<Symbol>& inputs);
   std::vector<Symbol> apply(const std::string& type, const std::vector<Symbol>& inputs, const Attributes& attributes, int rows);
   std::vector<Symbol> emit(const Op& op, const std::vector<Symbol>& inputs);

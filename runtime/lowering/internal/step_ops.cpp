@@ -74,7 +74,7 @@ void StepBuilder::eval(const Op& op, int block) {
   if (op.type == "drop_lod") return bind(op.outputs[0], input(op, 0));
   if (op.type == "same_steps") return eval_same_steps(op);
   if (on_arrays(program_, op)) return eval_array_op(op);
-  if (eval_control(op)) return;
+  if (eval_extents(op) || eval_control(op)) return;
   eval_generic(op, block);
 }
 
@@ -108,6 +108,10 @@ bool StepBuilder::eval_control(const Op& op) {
     bind(op.outputs[0], a);
     return true;
   }
+  if (op.type == "mul" && (constant_integer(a) == 1 || constant_integer(b) == 1)) {
+    bind(op.outputs[0], constant_integer(a) == 1 ? b : a);
+    return true;
+  }
   const OpTraits::Arithmetic arithmetic = program_.registry().at(op.type).traits.arithmetic;
   const bool adds = arithmetic == OpTraits::Arithmetic::add;
   if ((adds || arithmetic == OpTraits::Arithmetic::subtract) && (a.is(Kind::counter) || a.is(Kind::length)) && constant_integer(b)) {
@@ -130,7 +134,7 @@ void StepBuilder::eval_generic(const Op& op, int block) {
   for (const VarId id : op.inputs) {
     Symbol symbol = at(id);
     if (symbol.is(Kind::counter)) symbol = counter_value(symbol);
-    if (symbol.is(Kind::length) || symbol.is(Kind::running))
+    if (symbol.is(Kind::length) || symbol.is(Kind::running) || symbol.is(Kind::extents))
       refuse(op, "depends on the length of the sequence, which is known only at its end");
     if (symbol.is(Kind::final)) return bind_final(op, symbol);
     if (symbol.is(Kind::array) || symbol.is(Kind::order)) refuse(op, "takes an array where a step has none");

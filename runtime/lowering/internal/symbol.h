@@ -23,6 +23,7 @@ struct Symbol {
     step,      ///< known at each step, or when an inner sequence opens or closes: var of the program of `phase`
     length,    ///< the number of items of a sequence of `level`, plus `offset`: known only at its end
     counter,   ///< the number of the item, plus `offset`
+    extents,   ///< a list of integers: `value`, which has 1 where the list has the number of items of a sequence of `level`
     running,   ///< a condition that only says whether the sequence of `level` goes on
     array,
     order,  ///< of the sequences of `level`
@@ -30,6 +31,7 @@ struct Symbol {
   };
   Kind kind = Kind::none;
   Tensor value{};
+  Tensor lengths{};  ///< of extents: 1 where the list has the number of items, else 0
   VarId var = no_var;
   std::int64_t offset = 0;
   /// When it is known. Of a program whose live inputs have `depth` levels: 0 when the session starts, k < depth when a sequence of level k
