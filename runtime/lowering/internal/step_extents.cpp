@@ -33,11 +33,6 @@ std::int64_t product(const Ints& extents, int begin, int end) {
   return all;
 }
 
-bool is_number(const Symbol& symbol, std::int64_t number) {
-  return symbol.is(Symbol::Kind::constant) && !is_floating(symbol.value.dtype()) && symbol.value.elements() == 1 &&
-         symbol.value.item_int() == number;
-}
-
 }  // namespace
 
 /// Ops on lists of extents, as far as they say what a step does. False: not of that kind.
@@ -45,6 +40,7 @@ bool StepBuilder::eval_extents(const Op& op) {
   if (ragged_) return false;  // the rows of a batch are those of several sequences
   if (op.type == "shape") return eval_shape(op);
   if (op.type == "range") return eval_range(op);
+  if (op.type == "reshape" && eval_reshape(op)) return true;
   if (moves_elements(op.type)) return eval_list(op);
   const bool shaped = op.type == "expand" || op.type == "reshape_to";
   const Symbol list = input(op, shaped ? 1 : 0);
@@ -61,7 +57,7 @@ bool StepBuilder::eval_extents(const Op& op) {
 
 bool StepBuilder::eval_shape(const Op& op) {
   const Symbol x = input(op, 0);
-  if (!x.is(Kind::step) || x.rows < 0 || x.left_pad > 0) return false;
+  if (!x.is(Kind::step) || x.rows < 0 || x.left_pad != 0 || x.right_pad > 0) return false;
   const DDim dims = *type_of(x).shape;
   const auto bound = [&](const char* name, std::int64_t otherwise) {
     const auto at = op.attributes.get_or<std::int64_t>(name, otherwise);
@@ -74,6 +70,7 @@ bool StepBuilder::eval_shape(const Op& op) {
     extents.push_back(dims[static_cast<int>(axis)]);
     marks.push_back(axis == x.rows ? 1 : 0);
   }
+  if (x.first) return bind(op.outputs[0], Symbol{.kind = Kind::constant, .value = list_of(extents)}), true;
   bind(op.outputs[0], Symbol{.kind = Kind::extents,
                              .value = list_of(extents),
                              .lengths = list_of(marks),
@@ -127,12 +124,17 @@ bool StepBuilder::eval_list(const Op& op) {
   return true;
 }
 
-/// The numbers of all steps: a step has its own.
+/// The numbers of all steps, from any first one: a step has its own.
 bool StepBuilder::eval_range(const Op& op) {
-  const Symbol limit = input(op, 1);
-  if (!limit.is(Kind::length) || limit.offset != 0 || !is_number(input(op, 0), 0) || !is_number(input(op, 2), 1)) return false;
-  const Symbol number = counter_value({.kind = Kind::counter, .level = limit.level});
-  bind(op.outputs[0], apply("unsqueeze", {number}, {{"axes", Ints{0}}}, 0)[0]);
+  const Symbol first = input(op, 0), limit = input(op, 1), stride = input(op, 2);
+  if (!first.is(Kind::constant) || !stride.is(Kind::constant) || !limit.is(Kind::length)) return false;
+  if (first.value.elements() != 1 || stride.value.elements() != 1 || stride.value.item() != 1) return false;
+  if (first.value.item() != static_cast<double>(limit.offset)) return false;
+  Symbol number = apply("unsqueeze", {counter_value({.kind = Kind::counter, .offset = limit.offset, .level = limit.level})},
+                        {{"axes", Ints{0}}}, 0)[0];
+  const DType dtype = program_.var(op.outputs[0]).type.dtype;
+  if (dtype != DType::i64) number = apply("cast", {number}, {{"to", dtype}}, 0)[0];
+  bind(op.outputs[0], std::move(number));
   return true;
 }
 
@@ -147,7 +149,7 @@ Symbol StepBuilder::as_rows(const Symbol& value, int axis) {
 
 void StepBuilder::eval_expand(const Op& op, const Symbol& list) {
   const Symbol x = input(op, 0);
-  if (x.left_pad > 0) refuse(op, "works on rows that were padded before the first, which only a causal convolution takes");
+  expect_row_each_step(op, x);
   const int rank = std::max(type_of(x).rank(), static_cast<int>(list.value.elements()));
   const std::optional<int> place = place_of_length(list);
   if (!place) refuse(op, "stretches more than one axis to the length of the sequence, which is known only at its end");
@@ -159,28 +161,46 @@ void StepBuilder::eval_expand(const Op& op, const Symbol& list) {
   bind(op.outputs[0], as_rows(apply("expand", {x, {.kind = Kind::constant, .value = list.value}}, {}, axis)[0], axis));
 }
 
-void StepBuilder::eval_reshape_to(const Op& op, const Symbol& list) {
-  const Symbol x = input(op, 0);
-  if (x.left_pad > 0) refuse(op, "works on rows that were padded before the first, which only a causal convolution takes");
-  if (x.rows < 0) refuse(op, "puts the elements of something that has no rows into as many as the sequence has");
+/// `x` with these extents, where `marks` has 1 at the one that is the length of the sequence. False: elements of several rows meet.
+bool StepBuilder::reshape_rows(const Op& op, const Symbol& x, std::vector<std::int64_t> extents, std::vector<std::int64_t> marks) {
   const DDim dims = *type_of(x).shape;
-  Ints extents = list.value.to_vector<std::int64_t>(), marks = list.lengths.to_vector<std::int64_t>();
   const Ints from(dims.begin(), dims.end());
+  const auto count = static_cast<int>(extents.size());
   for (std::size_t i = 0; i < extents.size() && !op.attributes.get_or("allowzero", false); ++i) {
-    if (extents[i] != 0 || i >= from.size()) continue;
+    if (extents[i] != 0) continue;
+    if (i >= from.size()) return false;
     extents[i] = from[i];
-    marks[i] = std::cmp_equal(i, x.rows) ? 1 : 0;
+    if (std::cmp_equal(i, x.rows)) marks[i] = 1;
   }
-  const auto open = std::find(extents.begin(), extents.end(), -1);
-  if (open != extents.end()) {
-    const std::int64_t others = -product(extents, 0, static_cast<int>(extents.size()));
-    if (others > 0 && dims.elements() % others == 0) *open = dims.elements() / others;
+  if (const auto open = std::find(extents.begin(), extents.end(), -1); open != extents.end()) {
+    const std::int64_t others = -product(extents, 0, count);
+    if (others <= 0 || dims.elements() % others != 0) return false;
+    *open = dims.elements() / others;
+    // As many as there are: the rows, where nothing else is.
+    if (std::count(marks.begin(), marks.end(), 1) == 0) marks[static_cast<std::size_t>(open - extents.begin())] = 1;
   }
   const auto axis = static_cast<int>(std::find(marks.begin(), marks.end(), 1) - marks.begin());
-  if (std::count(marks.begin(), marks.end(), 1) != 1 || product(extents, 0, static_cast<int>(extents.size())) != dims.elements() ||
-      product(extents, 0, axis) != product(from, 0, x.rows))
-    refuse(op, "moves elements from row to row");
+  if (std::count(marks.begin(), marks.end(), 1) != 1 || extents[static_cast<std::size_t>(axis)] != 1 ||
+      product(extents, 0, count) != dims.elements() || product(extents, 0, axis) != product(from, 0, x.rows))
+    return false;
   bind(op.outputs[0], apply("reshape", {x}, {{"shape", extents}}, axis)[0]);
+  return true;
+}
+
+void StepBuilder::eval_reshape_to(const Op& op, const Symbol& list) {
+  const Symbol x = input(op, 0);
+  expect_row_each_step(op, x);
+  if (x.rows < 0) refuse(op, "puts the elements of something that has no rows into as many as the sequence has");
+  if (!reshape_rows(op, x, list.value.to_vector<std::int64_t>(), list.lengths.to_vector<std::int64_t>()))
+    refuse(op, "moves elements from row to row");
+}
+
+/// The extents of a step are known where those of the whole program are not.
+bool StepBuilder::eval_reshape(const Op& op) {
+  const Symbol x = input(op, 0);
+  if (!x.is(Kind::step) || x.rows < 0 || !x.has_row_each_step()) return false;
+  const Ints extents = op.attributes.get<Ints>("shape");
+  return reshape_rows(op, x, extents, Ints(extents.size(), 0));
 }
 
 }  // namespace millrace::lowering

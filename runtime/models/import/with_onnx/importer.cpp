@@ -281,10 +281,9 @@ void Importer::nodes(const onnx::GraphProto& graph) {
   for (const onnx::ValueInfoProto& output : graph.output()) read.insert(output.name());
   add_reads(graph, read);
   for (const onnx::NodeProto& proto : graph.node()) {
-    const bool has_block =
-        std::any_of(proto.attribute().begin(), proto.attribute().end(), [](const auto& attribute) { return attribute.has_g(); });
-    const bool unread = std::none_of(proto.output().begin(), proto.output().end(), [&](const auto& name) { return read.contains(name); });
-    if (!has_block || !unread || !default_domain(proto.domain())) node(proto);
+    const bool control = default_domain(proto.domain()) && (proto.op_type() == "Loop" || proto.op_type() == "If" || proto.op_type() == "Scan");
+    const bool used = std::any_of(proto.output().begin(), proto.output().end(), [&](const auto& name) { return read.contains(name); });
+    if (used || !control) node(proto);
   }
 }
 
