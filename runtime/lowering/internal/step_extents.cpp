@@ -43,8 +43,11 @@ bool StepBuilder::eval_extents(const Op& op) {
   if (op.type == "reshape" && eval_reshape(op)) return true;
   if (moves_elements(op.type)) return eval_list(op);
   const bool shaped = op.type == "expand" || op.type == "reshape_to";
-  const Symbol list = input(op, shaped ? 1 : 0);
-  if (!list.is(Kind::extents) || input(op, 0).is(Kind::final)) return false;
+  Symbol list = input(op, shaped ? 1 : 0);
+  // The program may not know a list that the extents of a step say.
+  const bool known = shaped && list.is(Kind::constant) && program_.constant(op.inputs[1]) == nullptr && input(op, 0).rows >= 0;
+  if (known) list = as_list(list);
+  if ((!list.is(Kind::extents) && !known) || input(op, 0).is(Kind::final)) return false;
   if (shaped && !input(op, 0).is(Kind::constant) && !input(op, 0).is(Kind::session) && !input(op, 0).is(Kind::step)) return false;
   if (op.type == "expand") return eval_expand(op, list), true;
   if (op.type == "reshape_to") return eval_reshape_to(op, list), true;
@@ -130,8 +133,8 @@ bool StepBuilder::eval_range(const Op& op) {
   if (!first.is(Kind::constant) || !stride.is(Kind::constant) || !limit.is(Kind::length)) return false;
   if (first.value.elements() != 1 || stride.value.elements() != 1 || stride.value.item() != 1) return false;
   if (first.value.item() != static_cast<double>(limit.offset)) return false;
-  Symbol number = apply("unsqueeze", {counter_value({.kind = Kind::counter, .offset = limit.offset, .level = limit.level})},
-                        {{"axes", Ints{0}}}, 0)[0];
+  Symbol number =
+      apply("unsqueeze", {counter_value({.kind = Kind::counter, .offset = limit.offset, .level = limit.level})}, {{"axes", Ints{0}}}, 0)[0];
   const DType dtype = program_.var(op.outputs[0]).type.dtype;
   if (dtype != DType::i64) number = apply("cast", {number}, {{"to", dtype}}, 0)[0];
   bind(op.outputs[0], std::move(number));
@@ -152,9 +155,10 @@ void StepBuilder::eval_expand(const Op& op, const Symbol& list) {
   expect_row_each_step(op, x);
   const int rank = std::max(type_of(x).rank(), static_cast<int>(list.value.elements()));
   const std::optional<int> place = place_of_length(list);
-  if (!place) refuse(op, "stretches more than one axis to the length of the sequence, which is known only at its end");
-  const int axis = *place + rank - static_cast<int>(list.value.elements());
   const int rows = x.rows < 0 ? -1 : x.rows + rank - type_of(x).rank();
+  if (!place && !list.is(Kind::constant))
+    refuse(op, "stretches more than one axis to the length of the sequence, which is known only at its end");
+  const int axis = place ? *place + rank - static_cast<int>(list.value.elements()) : rows;
   const int own = axis - rank + type_of(x).rank();
   const bool stretched = x.rows < 0 && (own < 0 || (*type_of(x).shape)[own] == 1);
   if (rows != axis && !stretched) refuse(op, "stretches another axis than that of the rows to the length of the sequence");

@@ -16,9 +16,10 @@ using Ints = std::vector<std::int64_t>;
 
 /// Ops that give zeros for zeros, and no negative ones.
 bool keeps_zeros(const Op& op) {
-  constexpr std::array<std::string_view, 15> all{"identity", "cast",     "reshape", "squeeze", "unsqueeze",  "flatten", "transpose", "slice",
-                                                 "slice_by", "split",    "concat",  "relu",    "reshape_to", "tanh",    "abs"};
-  if (op.type == "pad") return op.attributes.get_or<std::string>("mode", "constant") != "constant" || op.attributes.get_or("value", 0.0) == 0.0;
+  constexpr std::array<std::string_view, 15> all{"identity", "cast",  "reshape", "squeeze", "unsqueeze",  "flatten", "transpose", "slice",
+                                                 "slice_by", "split", "concat",  "relu",    "reshape_to", "tanh",    "abs"};
+  if (op.type == "pad")
+    return op.attributes.get_or<std::string>("mode", "constant") != "constant" || op.attributes.get_or("value", 0.0) == 0.0;
   return std::find(all.begin(), all.end(), op.type) != all.end();
 }
 
@@ -67,8 +68,7 @@ Symbol StepBuilder::delayed(const Symbol& x, std::int64_t steps) {
     return apply("slice", {from}, {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{axis}}, {"steps", Ints{1}}}, axis)[0];
   };
   const std::string name = "rows of " + program_of(x).var(x.var).name;
-  const std::size_t state =
-      add_state(name, fmt::format("the last {} {}", steps, name), zeros_like(x, axis, steps), 0);
+  const std::size_t state = add_state(name, fmt::format("the last {} {}", steps, name), zeros_like(x, axis, steps), 0);
   const Symbol all = apply("concat", {state_at(state, phase, -1, x.clock), x}, {{"axis", std::int64_t{axis}}}, axis)[0];
   next_[state][phase] = part(all, 1, steps + 1);
   Symbol made = part(all, 0, 1);
@@ -189,7 +189,11 @@ bool StepBuilder::eval_cut(const Op& op, const Symbol& x) {
       return false;
     if (cut->behind < 0) return false;
   }
-  if (!cut || (x.first && (cut->start > 0 || cut->behind > 0))) return false;
+  if (!cut) {
+    if (op.type == "slice" || others[0].empty() || std::find(whole.begin(), whole.end(), true) != whole.end()) return false;
+    cut = Cut{};
+  }
+  if ((x.first && (cut->start > 0 || cut->behind > 0))) return false;
   Symbol made = x;
   if (!others[0].empty())
     made = apply("slice", {x}, {{"starts", others[0]}, {"ends", others[1]}, {"axes", others[2]}, {"steps", others[3]}}, x.rows)[0];
@@ -201,7 +205,7 @@ bool StepBuilder::eval_cut(const Op& op, const Symbol& x) {
   made.first = x.first || cut->first;
   made.left_pad = x.left_pad - cut->start - late;
   made.right_pad = x.right_pad - unknown;
-  made.deviates = made.right_pad > 0 ? x.deviates : named(op) + ": takes some of the rows";
+  made.deviates = made.right_pad > 0 || cut->start + cut->behind == 0 ? x.deviates : named(op) + ": takes some of the rows";
   bind(op.outputs[0], std::move(made));
   return true;
 }
@@ -213,7 +217,8 @@ bool StepBuilder::eval_joined_rows(const Op& op, const std::vector<Symbol>& inpu
   const Symbol& x = inputs[1];
   const auto axis = op.attributes.get<std::int64_t>("axis");
   if ((axis < 0 ? axis + type_of(x).rank() : axis) != x.rows) return false;
-  if (before.is(Kind::step) ? !before.first || before.rows != x.rows : !before.is(Kind::constant) && !before.is(Kind::session)) return false;
+  if (before.is(Kind::step) ? !before.first || before.rows != x.rows : !before.is(Kind::constant) && !before.is(Kind::session))
+    return false;
   const std::int64_t count = (*type_of(before).shape)[x.rows];
   const std::string why = named(op) + ": puts rows one behind the other";
   if (is_zeros(before)) return bind(op.outputs[0], padded(x, count, 0, why)), true;

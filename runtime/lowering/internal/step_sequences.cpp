@@ -32,8 +32,8 @@ void StepBuilder::eval_conv(const Op& op, const std::vector<Symbol>& inputs) {
   x.left_pad = x.right_pad = 0;
   if (context > 0) {
     const std::string name = program_.var(op.outputs[0]).name;
-    const std::size_t state = add_state("context of " + name, fmt::format("left context of conv1d '{}', {} rows", name, context),
-                                        zeros_like(x, 2, context), 0);
+    const std::size_t state =
+        add_state("context of " + name, fmt::format("left context of conv1d '{}', {} rows", name, context), zeros_like(x, 2, context), 0);
     const int phase = x.phase;
     x = apply("concat", {state_at(state, phase, -1, x.clock), x}, {{"axis", std::int64_t{2}}}, -1)[0];
     next_[state][phase] =
@@ -87,7 +87,8 @@ bool StepBuilder::eval_pool(const Op& op, const std::vector<Symbol>& inputs) {
   const int depth = program_.var(op.inputs[0]).type.lod_depth;
   const auto wanted = static_cast<int>(op.attributes.get_or<std::int64_t>("level", -1));
   const int level = x.clock - depth + (wanted < 0 ? wanted + depth : wanted);
-  if (!x.is(Kind::step) || x.rows != 0 || !x.has_row_each_step() || level < 1 || op.attributes.get<std::string>("kind") != "last") return false;
+  if (!x.is(Kind::step) || x.rows != 0 || !x.has_row_each_step() || level < 1 || op.attributes.get<std::string>("kind") != "last")
+    return false;
   const VarType type = type_of(x);
   const Tensor empty = Tensor::scalar(op.attributes.get_or("empty", 0.0));
   Ints extents;

@@ -281,7 +281,8 @@ void Importer::nodes(const onnx::GraphProto& graph) {
   for (const onnx::ValueInfoProto& output : graph.output()) read.insert(output.name());
   add_reads(graph, read);
   for (const onnx::NodeProto& proto : graph.node()) {
-    const bool control = default_domain(proto.domain()) && (proto.op_type() == "Loop" || proto.op_type() == "If" || proto.op_type() == "Scan");
+    const bool control =
+        default_domain(proto.domain()) && (proto.op_type() == "Loop" || proto.op_type() == "If" || proto.op_type() == "Scan");
     const bool used = std::any_of(proto.output().begin(), proto.output().end(), [&](const auto& name) { return read.contains(name); });
     if (used || !control) node(proto);
   }
