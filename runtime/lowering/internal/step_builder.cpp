@@ -138,7 +138,12 @@ void StepBuilder::bind_live(const Program::Port& port) {
 
 void StepBuilder::bind_given(const Program::Port& port) {
   const VarType& type = program_.var(port.var).type;
-  const DDim dims = closed(type);
+  DDim dims = closed(type);
+  if (const auto said = options_.rows.find(port.name); said != options_.rows.end()) {
+    if (!fits(VarType(type.dtype, said->second), type))
+      throw ArgumentError(fmt::format("input '{}': rows of {} do not fit {}", port.name, said->second.to_string(), type.to_string()));
+    dims = said->second;
+  }
   made_.given.push_back({port.name, type.dtype, dims});
   const VarId var = programs_[0].add_input(port.name, VarType(type.dtype, dims));
   bind(port.var, Symbol{.kind = Kind::session, .var = var, .origin = "input '" + port.name + "'"});
