@@ -88,7 +88,7 @@ def loop(random, axis, taken, collected, condition, lengths):
 
 def heads(random, form, batch):
     """A state that is a matrix for each of two heads, over axis 0 of x [T, batch, 8]. `form` "known": the file knows the extents of the batch, and writes them into
-    its reshapes. "moved": the body puts the heads before the batch. "unread": a loop stands in the body that nobody reads. "vector": rows meet a vector,
+    its reshapes and expansions. "moved": the body puts the heads before the batch. "unread": a loop stands in the body that nobody reads. "vector": rows meet a vector,
     and are looked through for NaN."""
     weight = lambda *dims: random.normal(0, 0.4, dims).astype("f4")
     shape = lambda name, *dims: constant(name, dims)
@@ -101,6 +101,11 @@ def heads(random, form, batch):
         mixed = "mixed"
         body += [helper.make_node("Transpose", ["k"], ["first"], perm=[1, 0, 2]), helper.make_node("MatMul", ["first", "mix"], ["product"]),
                  helper.make_node("Transpose", ["product"], ["mixed"], perm=[1, 0, 2])]
+    if form == "known":
+        mixed = "k_large"
+        body += [shape("whole", batch, 2, 4), helper.make_node("ReduceMax", ["k"], ["large"], axes=[-1]), helper.make_node("Expand", ["large", "whole"], ["larges"]),
+                 helper.make_node("ReduceMin", ["k"], ["small"], axes=[-1]), helper.make_node("Expand", ["small", "whole"], ["smalls"]),
+                 helper.make_node("Sub", ["larges", "smalls"], ["range"]), helper.make_node("Mul", ["k", "range"], ["k_large"])]
     body += [helper.make_node("Unsqueeze", [mixed, "m1"], ["tall"]), helper.make_node("Unsqueeze", [mixed, "m2"], ["wide"]),
              helper.make_node("MatMul", ["tall", "wide"], ["outer"]), helper.make_node("Mul", ["h", "decay"], ["faded"]),
              helper.make_node("Add", ["faded", "outer"], ["h_next"]), helper.make_node("MatMul", ["wide", "h_next"], ["read"]),

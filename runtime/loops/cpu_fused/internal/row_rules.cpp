@@ -125,7 +125,8 @@ void matmul_vector(RowCompiler& c, const Op& op, const Tensor& vector) {
 
 void matmul_rule(RowCompiler& c, const Op& op) {
   const Tensor* known = c.program().constant(op.inputs[1]);
-  if (known != nullptr && known->rank() == 1 && known->dtype() == c.desc().dtype && known->elements() > 0) return matmul_vector(c, op, *known);
+  if (known != nullptr && known->rank() == 1 && known->dtype() == c.desc().dtype && known->elements() > 0)
+    return matmul_vector(c, op, *known);
   if (c.is_one_matrix(op.inputs[0], op.inputs[1])) return c.matmul(op, op.inputs[0], op.inputs[1], false, c.make(op.outputs[0]));
   c.bind(op.outputs[0], c.matmul_rows(op, c.program().var(op.outputs[0]).type.shape->erased(0)));
 }

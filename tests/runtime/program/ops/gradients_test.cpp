@@ -471,7 +471,8 @@ TEST_CASE("the gradient of dropout drops what the values dropped") {
 
 TEST_CASE("every op has a gradient rule, or cuts gradients, or stands here with the reason why it has none") {
   const std::pair<const char*, std::vector<const char*>> without[] = {
-      {"it serves with weights of i8, which nothing trains", {"quantize_rows", "matmul_int8", "round_to_bytes", "matmul_bytes", "quantize_bytes", "matmul_integer"}},
+      {"it serves with weights of i8, which nothing trains",
+       {"quantize_rows", "matmul_int8", "round_to_bytes", "matmul_bytes", "quantize_bytes", "matmul_integer"}},
       {"it picks the best of many, for a program that is trained already",
        {"crf_decoding", "ctc_greedy", "ctc_beam_search", "beam_search_start", "beam_search_step", "beam_search_decode", "sample_tokens"}},
       {"its result is a gradient, from sums over all paths", {"linear_chain_crf_gradient", "ctc_loss_gradient"}},
