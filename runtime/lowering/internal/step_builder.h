@@ -47,6 +47,7 @@ class StepBuilder {
   bool eval_extents(const Op& op);
   bool eval_shape(const Op& op);
   bool eval_list(const Op& op);
+  bool eval_equal(const Op& op);
   bool eval_range(const Op& op);
   void eval_expand(const Op& op, const Symbol& list);
   void eval_reshape_to(const Op& op, const Symbol& list);

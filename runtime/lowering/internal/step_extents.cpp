@@ -13,8 +13,8 @@ using Ints = std::vector<std::int64_t>;
 
 /// Ops that pick from lists, join them or copy them.
 bool moves_elements(const std::string& type) {
-  constexpr std::array<std::string_view, 10> all{"identity", "cast",  "reshape",  "squeeze", "unsqueeze",
-                                                 "gather",   "slice", "slice_by", "split",   "concat"};
+  constexpr std::array<std::string_view, 11> all{"identity", "cast",     "reshape", "squeeze", "unsqueeze", "gather",
+                                                 "slice",    "slice_by", "split",   "concat",  "where"};
   return std::find(all.begin(), all.end(), type) != all.end();
 }
 
@@ -41,6 +41,7 @@ bool StepBuilder::eval_extents(const Op& op) {
   if (op.type == "shape") return eval_shape(op);
   if (op.type == "range") return eval_range(op);
   if (op.type == "reshape" && eval_reshape(op)) return true;
+  if (op.type == "equal") return eval_equal(op);
   if (moves_elements(op.type)) return eval_list(op);
   const bool shaped = op.type == "expand" || op.type == "reshape_to";
   Symbol list = input(op, shaped ? 1 : 0);
@@ -97,18 +98,19 @@ Symbol StepBuilder::as_list(const Symbol& symbol) const {
 
 /// The op goes over the extents of a step, and over the marks of the length in the same way.
 bool StepBuilder::eval_list(const Op& op) {
-  const bool joins = op.type == "concat";
+  const auto is_data = [&op](std::size_t i) { return op.type == "concat" || (op.type == "where" ? i > 0 : i == 0); };
   const auto of_length = [](const Symbol& s) { return s.is(Kind::extents) || (s.is(Kind::length) && s.offset == 0); };
-  bool any = input(op, 0).is(Kind::extents);
-  Symbol found = input(op, 0);
+  bool any = false;
+  Symbol found;
   std::vector<Tensor> values, marks;
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     const Symbol given = input(op, i);
-    if (joins && of_length(given)) any = true, found = given;
-    if (op.inputs[i] != no_var && !given.is(Kind::constant) && !((i == 0 || joins) && of_length(given))) return false;
+    if (is_data(i) && (given.is(Kind::extents) || (op.inputs.size() > 1 && op.type != "gather" && of_length(given))))
+      any = true, found = given;
+    if (op.inputs[i] != no_var && !given.is(Kind::constant) && !(is_data(i) && of_length(given))) return false;
     const Symbol list = as_list(given);
     values.push_back(list.value);
-    marks.push_back(i == 0 || joins ? list.lengths : list.value);
+    marks.push_back(is_data(i) ? list.lengths : list.value);
   }
   if (!any) return false;
   const auto run = [&](const std::vector<Tensor>& lists) {
@@ -124,6 +126,18 @@ bool StepBuilder::eval_list(const Op& op) {
     if (symbol.is(Kind::extents) && made[i].rank() == 0) symbol = {.kind = Kind::length, .level = found.level, .origin = found.origin};
     bind(op.outputs[i], std::move(symbol));
   }
+  return true;
+}
+
+/// Exporters compare extents with −1, which stands for one that stays. No length is such a number.
+bool StepBuilder::eval_equal(const Op& op) {
+  Symbol list = input(op, 0), numbers = input(op, 1);
+  if (!list.is(Kind::extents)) std::swap(list, numbers);
+  if (!list.is(Kind::extents) || !numbers.is(Kind::constant) || is_floating(numbers.value.dtype())) return false;
+  const Ints all = numbers.value.to_vector<std::int64_t>();
+  if (!std::all_of(all.begin(), all.end(), [](std::int64_t number) { return number <= 0; })) return false;
+  const Tensor made = fold(op, {&list.value, &numbers.value})[0];
+  bind(op.outputs[0], Symbol{.kind = Kind::constant, .value = made});
   return true;
 }
 
@@ -187,7 +201,12 @@ bool StepBuilder::reshape_rows(const Op& op, const Symbol& x, std::vector<std::i
   if (std::count(marks.begin(), marks.end(), 1) != 1 || extents[static_cast<std::size_t>(axis)] != 1 ||
       product(extents, 0, count) != dims.elements() || product(extents, 0, axis) != product(from, 0, x.rows))
     return false;
-  bind(op.outputs[0], apply("reshape", {x}, {{"shape", extents}}, axis)[0]);
+  Symbol made = apply("reshape", {x}, {{"shape", extents}}, axis)[0];
+  made.left_pad = x.left_pad;
+  made.right_pad = x.right_pad;
+  made.first = x.first;
+  made.deviates = x.deviates;
+  bind(op.outputs[0], std::move(made));
   return true;
 }
 
@@ -202,7 +221,7 @@ void StepBuilder::eval_reshape_to(const Op& op, const Symbol& list) {
 /// The extents of a step are known where those of the whole program are not.
 bool StepBuilder::eval_reshape(const Op& op) {
   const Symbol x = input(op, 0);
-  if (!x.is(Kind::step) || x.rows < 0 || !x.has_row_each_step()) return false;
+  if (!x.is(Kind::step) || x.rows < 0) return false;
   const Ints extents = op.attributes.get<Ints>("shape");
   return reshape_rows(op, x, extents, Ints(extents.size(), 0));
 }

@@ -141,6 +141,16 @@ TEST_CASE("Shapes that are computed from the number of rows go live") {
     graph.node("Mul", {"sum", "each"}, {"product"});
     expect_same_bits(graph.gru("product"));
   }
+  SUBCASE("a stretch that leaves axes of -1 as they are") {
+    Live graph;
+    graph.initializer("bias", ones({1, 1, 4})).initializer("open", list({-1, -1, -1}));
+    graph.node("Shape", {"x"}, {"extents"});
+    graph.node("Equal", {"extents", "open"}, {"stays"});
+    graph.initializer("ones", list({1, 1, 1})).node("Where", {"stays", "ones", "extents"}, {"wide"});
+    graph.node("Expand", {"bias", "wide"}, {"biases"});
+    graph.node("Add", {"x", "biases"}, {"sum"});
+    expect_same_bits(graph.gru("sum"));
+  }
   SUBCASE("heads that are taken apart by an extent of another value") {
     Live graph;
     graph.node("Shape", {"x"}, {"extents"});
