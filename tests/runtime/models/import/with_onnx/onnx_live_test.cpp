@@ -46,6 +46,7 @@ struct Live : GraphBuilder {
   }
 };
 
+/// Step by step, alone and between others.
 void expect_same_bits(const GraphBuilder& graph, const Ints& row = {4}) {
   const Program program = parse(graph);
   const Recurrence recurrence = make_recurrence(program);
@@ -57,7 +58,10 @@ void expect_same_bits(const GraphBuilder& graph, const Ints& row = {4}) {
     const Tensor x = testing::random_tensor(random, dims.inserted(0, count));
     const Tensor whole = x.reshape(axis == 0 ? dims.inserted(0, 1).inserted(0, count) : dims.inserted(0, count).inserted(0, 1));
     const RunResult result = testing::run_fifo(run(program, Feeds{{"x", whole}}));
-    CHECK(steps.run(x) == testing::bytes_of(result["y"].tensor()));
+    const std::vector<std::byte> bits = testing::bytes_of(result["y"].tensor());
+    CHECK(steps.run(x) == bits);
+    const Tensor other = testing::random_tensor(random, x.dims());
+    CHECK(steps.run_all({other, x, other}, {{}, {}, {}})[1] == bits);
   }
 }
 
