@@ -6,24 +6,24 @@
 namespace millrace::ops {
 
 /// Each adds the ops of one family; `standard_ops()` is all of them.
-void add_constant_ops(OpRegistry& registry);      ///< constant, constant_of_shape, range, one_hot, cast, identity
-void add_elementwise_ops(OpRegistry& registry);   ///< add … logical_xor, where, clip
-void add_activation_ops(OpRegistry& registry);    ///< neg … is_inf, sigmoid … prelu
-void add_matmul_ops(OpRegistry& registry);        ///< matmul, gemm
-void add_int8_ops(OpRegistry& registry);          ///< quantize_rows, matmul_int8, round_to_bytes, matmul_bytes, quantize_bytes, matmul_integer
-void add_reduce_ops(OpRegistry& registry);        ///< reduce, argmax, argmin
-void add_normalize_ops(OpRegistry& registry);     ///< softmax, log_softmax, layer_norm, cumsum
-void add_shape_ops(OpRegistry& registry);         ///< shape, size, transpose, squeeze, unsqueeze
-void add_reshape_ops(OpRegistry& registry);       ///< reshape, reshape_to, flatten
-void add_piece_ops(OpRegistry& registry);         ///< concat, split, slice, slice_by, reverse
-void add_spread_ops(OpRegistry& registry);        ///< pad, pad_by, expand, tile
-void add_gather_ops(OpRegistry& registry);        ///< gather, gather_elements, embedding
-void add_pick_ops(OpRegistry& registry);          ///< top_k, non_zero, gather_nd, scatter_nd, scatter_elements
-void add_conv_ops(OpRegistry& registry);          ///< conv1d, conv
-void add_pool_ops(OpRegistry& registry);          ///< pool
-void add_cell_ops(OpRegistry& registry);          ///< lstm_cell
-void add_lod_ops(OpRegistry& registry);           ///< drop_lod, unpack, pack, shrink and the designs' names
-void add_sequence_ops(OpRegistry& registry);      ///< sequence_pool, _softmax, _conv, _scatter, _top_k, row_conv
+void add_constant_ops(OpRegistry& registry);     ///< constant, constant_of_shape, range, one_hot, cast, identity
+void add_elementwise_ops(OpRegistry& registry);  ///< add … logical_xor, where, clip
+void add_activation_ops(OpRegistry& registry);   ///< neg … is_inf, sigmoid … prelu
+void add_matmul_ops(OpRegistry& registry);       ///< matmul, gemm
+void add_int8_ops(OpRegistry& registry);       ///< quantize_rows, matmul_int8, round_to_bytes, matmul_bytes, quantize_bytes, matmul_integer
+void add_reduce_ops(OpRegistry& registry);     ///< reduce, argmax, argmin
+void add_normalize_ops(OpRegistry& registry);  ///< softmax, log_softmax, layer_norm, cumsum
+void add_shape_ops(OpRegistry& registry);      ///< shape, size, transpose, squeeze, unsqueeze
+void add_reshape_ops(OpRegistry& registry);    ///< reshape, reshape_to, flatten
+void add_piece_ops(OpRegistry& registry);      ///< concat, split, slice, slice_by, reverse
+void add_spread_ops(OpRegistry& registry);     ///< pad, pad_by, expand, tile
+void add_gather_ops(OpRegistry& registry);     ///< gather, gather_elements, embedding
+void add_pick_ops(OpRegistry& registry);       ///< top_k, non_zero, gather_nd, scatter_nd, scatter_elements
+void add_conv_ops(OpRegistry& registry);       ///< conv1d, conv
+void add_pool_ops(OpRegistry& registry);       ///< pool
+void add_cell_ops(OpRegistry& registry);       ///< lstm_cell
+void add_lod_ops(OpRegistry& registry);        ///< drop_lod, unpack, pack, shrink and the designs' names
+void add_sequence_ops(OpRegistry& registry);   ///< sequence_pool, _softmax, _conv, _scatter, _top_k, row_conv
 void add_sequence_row_ops(OpRegistry& registry);  ///< sequence_reverse, _slice, _concat, _expand …: rows that move
 void add_lod_level_ops(OpRegistry& registry);     ///< split_by_mask, merge_by_mask, lod_reset, lod_append, sequence_mask
 void add_array_ops(OpRegistry& registry);         ///< tensor_array …
