@@ -11,6 +11,7 @@
 
 #include <millrace/runtime/lowering/internal/loop_numbers.h>
 #include <millrace/runtime/program/op_registry.h>
+#include <millrace/runtime/program/vectorize.h>
 
 namespace millrace {
 namespace {
@@ -30,6 +31,16 @@ struct Symbol {
 constexpr std::int64_t most_stride = 1 << 20;
 constexpr std::int64_t most_lag = 1024;
 
+/// Appends an op of `from` to `into`, where `to` has the vars that it reads.
+void copy_op(const Program& from, const Op& op, Program& into, std::map<VarId, VarId>& to) {
+  Op made{op.type, {}, {}, op.attributes, op.label};
+  std::vector<std::string> names;
+  for (const VarId input : op.inputs) made.inputs.push_back(input == no_var ? no_var : to.at(input));
+  for (const VarId output : op.outputs) names.push_back(from.var(output).name);
+  const std::vector<VarId> outputs = into.append(0, std::move(made), names);
+  for (std::size_t i = 0; i < outputs.size(); ++i) to[op.outputs[i]] = outputs[i];
+}
+
 class LoopReader {
   using Arithmetic = OpTraits::Arithmetic;
   using Comparison = OpTraits::Comparison;
@@ -41,7 +52,7 @@ class LoopReader {
         loop_(loop),
         body_(program.block(loop.attributes.get<BlockId>("sub_block").index)),
         numbers_(program, block, loop),
-        form_{{}, {}, {}, {}, {}, {}, Program(program.shared_registry())} {
+        form_{{}, {}, {}, {}, {}, {}, true, Program(program.shared_registry())} {
     form_.step.set_title(program.title() + ", one iteration");
   }
 
@@ -168,6 +179,7 @@ class LoopReader {
     if (type.lod_depth > 0) refuse("'" + called + "' has sub-sequences");
     if (!type.shape) refuse("nobody knows the rank of '" + called + "'");
     if (type.rank() == 0) refuse("'" + called + "' has no rows");
+    form_.one_row = form_.one_row && (*type.shape)[0] == 1;
     (*type.shape)[0] = DDim::unknown;
     return form_.step.add_input(port_name(called), VarType(type.dtype, *type.shape));
   }
@@ -393,8 +405,29 @@ class LoopReader {
     std::vector<std::string> names;
     for (const VarId input : op.inputs) made.inputs.push_back(rows(op, input));
     for (const VarId output : op.outputs) names.push_back(name(output));
+    keep_rows(op, made);
     const std::vector<VarId> outputs = form_.step.append(0, std::move(made), names);
     for (std::size_t i = 0; i < outputs.size(); ++i) symbols_[op.outputs[i]] = {.kind = Symbol::Kind::rows, .var = outputs[i]};
+  }
+
+  /// Exporters write the extents of a batch that the file knows into reshapes and expansions: [2, 16] → [2, 4, 4]. The rows of the step program have any
+  /// number, so the extent of axis 0 is the one that the op finds.
+  void keep_rows(const Op& op, Op& made) {
+    const VarType& from = program_.var(op.inputs[0]).type;
+    const VarType& to = program_.var(op.outputs[0]).type;
+    const VarType& rows = form_.step.var(made.inputs[0]).type;
+    const bool fixed = from.is_static() && to.is_static() && from.rank() > 0 && to.rank() > 0 && (*from.shape)[0] == (*to.shape)[0];
+    if (!fixed || rows.rank() == 0 || (*rows.shape)[0] != DDim::unknown) return;
+    std::vector<std::int64_t> extents((*to.shape).begin(), (*to.shape).end());
+    if (op.type == "reshape") {
+      // 0 takes over the extent of the input, and any other 0 would, too.
+      if (std::find(extents.begin(), extents.end(), 0) != extents.end()) return;
+      extents[0] = 0;
+      made.attributes.set("shape", extents);
+    } else if (op.type == "expand" && from.rank() == to.rank()) {
+      extents[0] = 1;
+      made.inputs[1] = form_.step.add_parameter("extents", Tensor::from(extents, DDim{static_cast<std::int64_t>(extents.size())}));
+    }
   }
 
   // ---- The end ----
@@ -467,14 +500,7 @@ class LoopReader {
     for (const auto* vars : {&input_vars_, &state_vars_, &shared_vars_})
       for (const VarId var : *vars) add(var);
     for (const auto& [var, value] : form_.step.parameters()) to[var] = ordered.add_parameter(form_.step.var(var).name, value);
-    for (const Op& op : form_.step.block(0).ops) {
-      Op made{op.type, {}, {}, op.attributes, op.label};
-      std::vector<std::string> names;
-      for (const VarId input : op.inputs) made.inputs.push_back(input == no_var ? no_var : to.at(input));
-      for (const VarId output : op.outputs) names.push_back(form_.step.var(output).name);
-      const std::vector<VarId> outputs = ordered.append(0, std::move(made), names);
-      for (std::size_t i = 0; i < outputs.size(); ++i) to[op.outputs[i]] = outputs[i];
-    }
+    for (const Op& op : form_.step.block(0).ops) copy_op(form_.step, op, ordered, to);
     for (const Program::Port& port : form_.step.outputs()) ordered.add_output(port.name, to.at(port.var));
     form_.step = std::move(ordered);
   }
@@ -498,6 +524,41 @@ class LoopReader {
 };
 
 }  // namespace
+
+Program as_one_row(const LoopForm& form) {
+  if (!form.one_row) throw UnsupportedError("iterations may have any number of rows");
+  const std::size_t rows = form.inputs.size() + form.states.size();
+  Program one(form.step.shared_registry());
+  std::map<VarId, VarId> to;
+  for (std::size_t i = 0; i < form.step.inputs().size(); ++i) {
+    const Program::Port& port = form.step.inputs()[i];
+    VarType type = form.step.var(port.var).type;
+    if (i < rows) (*type.shape)[0] = 1;
+    to[port.var] = one.add_input(port.name, type);
+  }
+  for (const auto& [var, value] : form.step.parameters()) to[var] = one.add_parameter(form.step.var(var).name, value);
+  for (const Op& op : form.step.block(0).ops) copy_op(form.step, op, one, to);
+
+  Program made(form.step.shared_registry());
+  made.set_title(form.step.title() + " of one row");
+  Vectorizer vectorizer(one, made);
+  for (std::size_t i = 0; i < form.step.inputs().size(); ++i) {
+    const Program::Port& port = form.step.inputs()[i];
+    const VarId given = made.add_input(port.name, form.step.var(port.var).type);
+    const VarId whole = i < rows ? vectorizer.emit("unsqueeze", {given}, {{"axes", std::vector<std::int64_t>{1}}})[0] : given;
+    vectorizer.bind(to.at(port.var), whole, i < rows);
+  }
+  for (const auto& [var, value] : one.parameters()) vectorizer.bind(var, made.add_parameter(one.var(var).name, value), false);
+  for (const Op& op : one.block(0).ops) vectorizer.rewrite(op);
+  for (const Program::Port& port : form.step.outputs()) {
+    const VarId var = to.at(port.var);
+    const VarType& type = one.var(var).type;
+    if (!vectorizer.batched(var) || type.rank() == 0 || (*type.shape)[0] != 1)
+      throw UnsupportedError("'" + port.name + "': expected one row, found " + type.to_string());
+    made.add_output(port.name, vectorizer.emit("squeeze", {vectorizer.get(var)}, {{"axes", std::vector<std::int64_t>{1}}})[0]);
+  }
+  return made;
+}
 
 LoopForm find_loop_form(const Program& program, int block, const Op& loop) { return LoopReader(program, block, loop).read(); }
 

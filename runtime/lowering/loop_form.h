@@ -80,8 +80,13 @@ struct LoopForm {
   std::vector<Output> outputs;
   std::vector<Carried> carried;
   Stop stop;
+  bool one_row = true;  ///< the program says of all rows that an iteration has one of them
   Program step;
 };
+
+/// The step program of a form whose iterations have one row: its row [1, …] is looked at as a whole, so that ops may move, fold and number its axis 0 too. Inputs
+/// and outputs are those of `form.step`. UnsupportedError where an op has no rule, or where a form has other rows.
+Program as_one_row(const LoopForm& form);
 
 /// UnsupportedError says why the while op, which stands in `block`, is no recurrence that may run as one piece.
 LoopForm find_loop_form(const Program& program, int block, const Op& loop);

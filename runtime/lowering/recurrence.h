@@ -17,7 +17,7 @@ struct RecurrenceOptions {
   std::vector<std::pair<std::string, std::string>> states;
   /// Inputs that never change, by name: a sampling rate.
   std::map<std::string, Tensor> constants;
-  /// Extents of one row of a live input, where the program leaves them open.
+  /// Extents of one row of a live input, or of an input that is given at the start, where the program leaves them open. Others that are open are 1.
   std::map<std::string, DDim> rows;
 };
 

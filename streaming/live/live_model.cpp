@@ -462,8 +462,9 @@ std::vector<Tensor> given_of(const Recurrence& recurrence, LiveStart& start) {
     Tensor& value = given.emplace_back();
     if (found == start.given.end()) continue;
     if (found->second.dtype() != wanted.dtype || found->second.elements() != wanted.dims.elements())
-      throw ArgumentError(fmt::format("given '{}': expected {}{}, found {}{}", wanted.name, name_of(wanted.dtype), wanted.dims.to_string(),
-                                      name_of(found->second.dtype()), found->second.dims().to_string()));
+      throw ArgumentError(fmt::format(
+          "given '{}': expected {}{}, found {}{}; an extent that the program leaves open is 1, unless the rows of the model say it",
+          wanted.name, name_of(wanted.dtype), wanted.dims.to_string(), name_of(found->second.dtype()), found->second.dims().to_string()));
     check_written(found->second, [&] { return fmt::format("given '{}': expected a value that was written", wanted.name); });
     value = found->second.reshape(wanted.dims);
     start.given.erase(found);

@@ -86,6 +86,52 @@ def loop(random, axis, taken, collected, condition, lengths):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+def heads(random, form, batch):
+    """A state that is a matrix for each of two heads, over axis 0 of x [T, batch, 8]. `form` "known": the file knows the extents of the batch, and writes them into
+    its reshapes and expansions. "moved": the body puts the heads before the batch. "unread": a loop stands in the body that nobody reads. "vector": rows meet a vector,
+    and are looked through for NaN."""
+    weight = lambda *dims: random.normal(0, 0.4, dims).astype("f4")
+    shape = lambda name, *dims: constant(name, dims)
+    weights = {"mix": weight(2, 4, 4), "column": weight(8), "decay": np.array([0.9], "f4")}
+    body = [constant("m1", [-1]), constant("m2", [-2]), shape("apart", batch, 2, 4), shape("flat", batch, 8),
+            helper.make_node("Gather", ["x", "t"], ["row"], axis=0),
+            helper.make_node("Reshape", ["row", "apart"], ["k"])]
+    mixed = "k"
+    if form == "moved":
+        mixed = "mixed"
+        body += [helper.make_node("Transpose", ["k"], ["first"], perm=[1, 0, 2]), helper.make_node("MatMul", ["first", "mix"], ["product"]),
+                 helper.make_node("Transpose", ["product"], ["mixed"], perm=[1, 0, 2])]
+    if form == "known":
+        mixed = "k_large"
+        body += [shape("whole", batch, 2, 4), helper.make_node("ReduceMax", ["k"], ["large"], axes=[-1]), helper.make_node("Expand", ["large", "whole"], ["larges"]),
+                 helper.make_node("ReduceMin", ["k"], ["small"], axes=[-1]), helper.make_node("Expand", ["small", "whole"], ["smalls"]),
+                 helper.make_node("Sub", ["larges", "smalls"], ["range"]), helper.make_node("Mul", ["k", "range"], ["k_large"])]
+    body += [helper.make_node("Unsqueeze", [mixed, "m1"], ["tall"]), helper.make_node("Unsqueeze", [mixed, "m2"], ["wide"]),
+             helper.make_node("MatMul", ["tall", "wide"], ["outer"]), helper.make_node("Mul", ["h", "decay"], ["faded"]),
+             helper.make_node("Add", ["faded", "outer"], ["h_next"]), helper.make_node("MatMul", ["wide", "h_next"], ["read"]),
+             helper.make_node("Reshape", ["read", "flat"], ["o"])]
+    if form == "vector":
+        body += [helper.make_node("MatMul", ["row", "column"], ["number"]), helper.make_node("Unsqueeze", ["number", "m1"], ["numbers"]),
+                 helper.make_node("Add", ["o", "numbers"], ["sum"]), helper.make_node("IsNaN", ["sum"], ["none"]),
+                 helper.make_node("Where", ["none", "row", "sum"], ["shown"])]
+    else:
+        body.append(helper.make_node("Identity", ["o"], ["shown"]))
+    if form == "unread":
+        inner = helper.make_graph([helper.make_node("Identity", ["on"], ["on_next"]), helper.make_node("Add", ["n", "i"], ["n_next"])], "inner",
+                                  [info("i", INT64, []), info("on", BOOL, []), info("n", INT64, [])], [info("on_next", BOOL, []), info("n_next", INT64, [])])
+        body.append(helper.make_node("Loop", ["T", "go", "t"], ["nobody"], body=inner))
+    body.append(helper.make_node("Identity", ["go"], ["go_on"]))
+    state = [batch, 2, 4, 4]
+    given = [info("t", INT64, []), info("go", BOOL, []), info("h", FLOAT, state)]
+    made = [info("go_on", BOOL, []), info("h_next", FLOAT, state), info("shown", FLOAT, [batch, 8])]
+    nodes = [constant("true", True, "?"), constant("at", 0), helper.make_node("Shape", ["x"], ["shape"]),
+             helper.make_node("Gather", ["shape", "at"], ["T"], axis=0),
+             helper.make_node("Loop", ["T", "true", "h0"], ["h_last", "y"], body=helper.make_graph(body, "body", given, made))]
+    graph = helper.make_graph(nodes, "heads", [info("x", FLOAT, ["T", batch, 8]), info("h0", FLOAT, state)], [info("y"), info("h_last")],
+                              [numpy_helper.from_array(value, name) for name, value in weights.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 def said(*words):
     return subprocess.run([oracle.MILLRACE, "inspect", *words], check=True, capture_output=True, text=True).stdout
 
@@ -108,3 +154,15 @@ for seed in oracle.seeds([1]):
                     oracle.same(output(name), wanted, (form, steps, name))
             assert "backend: fused" in said("--passes", path), form
         print(f"{len(forms)} forms of a loop, all fused")
+        for form, batch in (("known", 1), ("known", 3), ("moved", 1), ("unread", 1), ("vector", 1), ("vector", 3)):
+            onnx.save(heads(random, form, batch), path)
+            session = oracle.session_of(path)
+            for steps in (1, 2, 9):
+                feeds = {"x": random.normal(0, 1, (steps, batch, 8)).astype("f4"), "h0": random.normal(0, 1, (batch, 2, 4, 4)).astype("f4")}
+                if form == "vector":
+                    feeds["x"][0, 0, 3] = np.nan
+                output = oracle.run(path, feeds, folder)
+                for name, wanted in zip(("y", "h_last"), session.run(None, feeds)):
+                    oracle.same(output(name), wanted, (form, batch, steps, name))
+            assert "backend: fused" in said("--passes", path), (form, batch)
+        print("loops over heads, all fused")

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/loops/cpu_fused/fused_loop.h>
 
+#include <exception>
+
 #include <fmt/format.h>
 
 #include <millrace/tensor/spill_memory.h>
@@ -9,7 +11,6 @@ namespace millrace {
 
 FusedLoop::FusedLoop(const Program& program, int block, const Op& loop) : form_(find_loop_form(program, block, loop)) {
   const std::size_t inputs = form_.inputs.size();
-  const std::size_t states = form_.states.size();
   for (const std::vector<Program::Port>* ports : {&form_.step.inputs(), &form_.step.outputs()})
     for (std::size_t i = 0; i < ports->size(); ++i) {
       const Program::Port& port = (*ports)[i];
@@ -19,9 +20,36 @@ FusedLoop::FusedLoop(const Program& program, int block, const Op& loop) : form_(
       if ((type.dtype == DType::boolean && !slots) || (rows && type.dtype == DType::bf16))
         throw UnsupportedError("'" + port.name + "' is of " + type.to_string());
     }
+  try {
+    prepare(form_.step);
+  } catch (const UnsupportedError&) {
+    const std::exception_ptr refused = std::current_exception();
+    try {
+      prepare(as_one_row(form_));
+      one_row_ = true;
+    } catch (const Error&) {
+      std::rethrow_exception(refused);
+    }
+  }
+  output_memory_.resize(form_.outputs.size());
+  const Block& body = program.block(loop.attributes.get<BlockId>("sub_block").index);
+  for (const Op& op : body.ops)
+    for (std::size_t i = 0; i < form_.outputs.size() && op.type == "tensor_array_write"; ++i)
+      if (op.inputs[0] == form_.outputs[i].array && op.attributes.has("spill"))
+        output_memory_[i] = std::make_shared<SpillMemory>(op.attributes.get<std::string>("spill"));
+}
+
+/// Takes the iteration apart. UnsupportedError says which op has no rule for rows.
+void FusedLoop::prepare(const Program& recurrence) {
+  const std::size_t inputs = form_.inputs.size();
+  const std::size_t states = form_.states.size();
+  passes_.clear();
+  invariant_.reset();
+  invariant_inputs_.clear();
+  one_row_ = false;
   const auto note = [this](const char* name, const Program& made) { passes_.emplace_back(name, made.to_string()); };
-  note("recurrence", form_.step);
-  Program step = passes::project_cells(form_.step, inputs, inputs + states);
+  note("recurrence", recurrence);
+  Program step = passes::project_cells(recurrence, inputs, inputs + states);
   note("project_cells", step);
   step = passes::share_expressions(step);
   note("share_expressions", step);
@@ -45,12 +73,6 @@ FusedLoop::FusedLoop(const Program& program, int block, const Op& loop) : form_(
     if (made.from == passes::Source::From::shared || made.from == passes::Source::From::invariant)
       throw UnsupportedError("a value that it writes, or its next state, is the same in every iteration");
   step_outputs_ = phases.step.program.outputs().size();
-  output_memory_.resize(form_.outputs.size());
-  const Block& body = program.block(loop.attributes.get<BlockId>("sub_block").index);
-  for (const Op& op : body.ops)
-    for (std::size_t i = 0; i < form_.outputs.size() && op.type == "tensor_array_write"; ++i)
-      if (op.inputs[0] == form_.outputs[i].array && op.attributes.has("spill"))
-        output_memory_[i] = std::make_shared<SpillMemory>(op.attributes.get<std::string>("spill"));
 }
 
 FusedLoop::Part FusedLoop::part_of(const passes::Phase& phase) {

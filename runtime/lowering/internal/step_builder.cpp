@@ -138,7 +138,12 @@ void StepBuilder::bind_live(const Program::Port& port) {
 
 void StepBuilder::bind_given(const Program::Port& port) {
   const VarType& type = program_.var(port.var).type;
-  const DDim dims = closed(type);
+  DDim dims = closed(type);
+  if (const auto said = options_.rows.find(port.name); said != options_.rows.end()) {
+    if (!fits(VarType(type.dtype, said->second), type))
+      throw ArgumentError(fmt::format("input '{}': rows of {} do not fit {}", port.name, said->second.to_string(), type.to_string()));
+    dims = said->second;
+  }
   made_.given.push_back({port.name, type.dtype, dims});
   const VarId var = programs_[0].add_input(port.name, VarType(type.dtype, dims));
   bind(port.var, Symbol{.kind = Kind::session, .var = var, .origin = "input '" + port.name + "'"});
@@ -194,6 +199,7 @@ void StepBuilder::add_output(const Program::Port& port, const Symbol& symbol) {
   }
   if (!symbol.is(Kind::step) || (axis_ >= 0 && symbol.rows < 0))
     throw UnsupportedError(fmt::format("output '{}': has no row for each row of the input", port.name));
+  if (!symbol.has_row_each_step()) throw UnsupportedError(symbol.deviates);
   const DDim dims = *type_of(symbol).shape;
   DDim row = dims;
   if (symbol.rows >= 0)
@@ -305,14 +311,16 @@ Symbol StepBuilder::counter_value(const Symbol& counter) {
   return apply("add", {value, offset}, {}, -1)[0];
 }
 
-void StepBuilder::refuse(const Op& op, const std::string& why) const {
+std::string StepBuilder::named(const Op& op) const {
   std::string where = "op " + op.type;
   if (!op.label.empty())
     where += " '" + op.label + "'";
   else if (!op.outputs.empty())
     where += " ('" + program_.var(op.outputs[0]).name + "')";
   for (const std::string& loop : path_) where += " in " + loop;
-  throw UnsupportedError(where + ": " + why);
+  return where;
 }
+
+void StepBuilder::refuse(const Op& op, const std::string& why) const { throw UnsupportedError(named(op) + ": " + why); }
 
 }  // namespace millrace::lowering

@@ -42,6 +42,19 @@ class StepBuilder {
   void bind_decided_late(const Op& op, const std::vector<int>& blocks, const Symbol& decision);
   bool is_inside(int block, const std::vector<int>& blocks) const;
   bool eval_control(const Op& op);
+
+  // Lists of extents, one of which is the length of the sequence (step_extents.cpp).
+  bool eval_extents(const Op& op);
+  bool eval_shape(const Op& op);
+  bool eval_list(const Op& op);
+  bool eval_equal(const Op& op);
+  bool eval_range(const Op& op);
+  void eval_expand(const Op& op, const Symbol& list);
+  void eval_reshape_to(const Op& op, const Symbol& list);
+  bool eval_reshape(const Op& op);
+  bool reshape_rows(const Op& op, const Symbol& x, std::vector<std::int64_t> extents, std::vector<std::int64_t> marks);
+  Symbol as_list(const Symbol& symbol) const;
+  Symbol as_rows(const Symbol& value, int axis);
   bool eval_pool(const Op& op, const std::vector<Symbol>& inputs);
   std::vector<Symbol> apply(const std::string& type, const std::vector<Symbol>& inputs, const Attributes& attributes, int rows);
   std::vector<Symbol> emit(const Op& op, const std::vector<Symbol>& inputs);
@@ -58,6 +71,20 @@ class StepBuilder {
   void eval_joined(const Op& op);
   Symbol row_of(const ArrayModel& array, std::int64_t offset);
   Symbol earlier(ArrayModel& array, std::int64_t lag, const Symbol& boot);
+
+  // Sequences that have more or fewer rows than steps (step_padding.cpp).
+  bool eval_padding(const Op& op, const std::vector<Symbol>& inputs);
+  bool eval_pad(const Op& op, const Symbol& x);
+  bool eval_cut(const Op& op, const Symbol& x);
+  bool eval_joined_rows(const Op& op, const std::vector<Symbol>& inputs);
+  void align(std::vector<Symbol>& inputs);
+  Symbol delayed(const Symbol& x, std::int64_t steps);
+  Symbol begun(const Symbol& x, std::int64_t steps, const Symbol& before);
+  Symbol padded(const Symbol& x, std::int64_t before, std::int64_t behind, const std::string& why);
+  Symbol zeros_like(const Symbol& x, int axis, std::int64_t extent);
+  std::string named(const Op& op) const;
+  void expect_row_each_step(const Op& op, const Symbol& symbol) const;
+  void expect_same_rows(const Op& op, const std::vector<Symbol>& inputs) const;
 
   // Loops (step_loops.cpp).
   void eval_while(const Op& op);

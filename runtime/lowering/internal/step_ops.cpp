@@ -74,7 +74,7 @@ void StepBuilder::eval(const Op& op, int block) {
   if (op.type == "drop_lod") return bind(op.outputs[0], input(op, 0));
   if (op.type == "same_steps") return eval_same_steps(op);
   if (on_arrays(program_, op)) return eval_array_op(op);
-  if (eval_control(op)) return;
+  if (eval_extents(op) || eval_control(op)) return;
   eval_generic(op, block);
 }
 
@@ -108,6 +108,17 @@ bool StepBuilder::eval_control(const Op& op) {
     bind(op.outputs[0], a);
     return true;
   }
+  // A number of rows is at least 0.
+  const auto least = constant_integer(a.is(Kind::length) ? b : a);
+  const Symbol& length = a.is(Kind::length) ? a : b;
+  if (op.type == "maximum" && length.is(Kind::length) && length.offset == 0 && least && *least <= 0) {
+    bind(op.outputs[0], length);
+    return true;
+  }
+  if (op.type == "mul" && (constant_integer(a) == 1 || constant_integer(b) == 1)) {
+    bind(op.outputs[0], constant_integer(a) == 1 ? b : a);
+    return true;
+  }
   const OpTraits::Arithmetic arithmetic = program_.registry().at(op.type).traits.arithmetic;
   const bool adds = arithmetic == OpTraits::Arithmetic::add;
   if ((adds || arithmetic == OpTraits::Arithmetic::subtract) && (a.is(Kind::counter) || a.is(Kind::length)) && constant_integer(b)) {
@@ -130,7 +141,7 @@ void StepBuilder::eval_generic(const Op& op, int block) {
   for (const VarId id : op.inputs) {
     Symbol symbol = at(id);
     if (symbol.is(Kind::counter)) symbol = counter_value(symbol);
-    if (symbol.is(Kind::length) || symbol.is(Kind::running))
+    if (symbol.is(Kind::length) || symbol.is(Kind::running) || symbol.is(Kind::extents))
       refuse(op, "depends on the length of the sequence, which is known only at its end");
     if (symbol.is(Kind::final)) return bind_final(op, symbol);
     if (symbol.is(Kind::array) || symbol.is(Kind::order)) refuse(op, "takes an array where a step has none");
@@ -139,21 +150,9 @@ void StepBuilder::eval_generic(const Op& op, int block) {
   if (op.type == "conv1d" && inputs[0].rows == 2) return eval_conv(op, inputs);
   if (op.type == "sequence_conv" && inputs[0].rows == 0) return eval_sequence_conv(op, inputs);
   if (op.type == "sequence_pool" && eval_pool(op, inputs)) return;
-  if (op.type == "pad" && inputs[0].rows >= 0) {
-    const Ints pads = op.attributes.get<Ints>("pads");
-    const int rank = type_of(inputs[0]).rank();
-    const auto axis = static_cast<std::size_t>(inputs[0].rows);
-    const bool zeros =
-        op.attributes.get_or<std::string>("mode", "constant") == "constant" && op.attributes.get_or<double>("value", 0.0) == 0.0;
-    const bool alone = std::count(pads.begin(), pads.end(), 0) == static_cast<std::ptrdiff_t>(pads.size()) - 1;
-    if (pads.size() == static_cast<std::size_t>(2 * rank) && zeros && alone && pads[axis] > 0) {
-      Symbol padded = inputs[0];
-      padded.left_pad += pads[axis];
-      return bind(op.outputs[0], std::move(padded));
-    }
-  }
-  for (const Symbol& symbol : inputs)
-    if (symbol.left_pad > 0) refuse(op, "works on rows that were padded before the first, which only a causal convolution takes");
+  if (eval_padding(op, inputs)) return;
+  if (!ragged_) align(inputs);
+  expect_same_rows(op, inputs);
   const Symbol* first = nullptr;
   for (const Symbol& symbol : inputs) {
     if (!symbol.is(Kind::step) || symbol.rows < 0) continue;
@@ -165,6 +164,13 @@ void StepBuilder::eval_generic(const Op& op, int block) {
   std::vector<Symbol> outputs = emit(op, inputs);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     outputs[i].rows = outputs[i].is(Kind::step) ? rows.at(i) : -1;
+    for (const Symbol& symbol : inputs) {
+      if (symbol.has_row_each_step() || outputs[i].rows < 0) continue;
+      outputs[i].left_pad = symbol.left_pad;
+      outputs[i].right_pad = symbol.right_pad;
+      outputs[i].first = symbol.first;
+      outputs[i].deviates = symbol.deviates;
+    }
     bind(op.outputs[i], std::move(outputs[i]));
   }
 }
@@ -247,7 +253,13 @@ std::vector<Symbol> StepBuilder::emit(const Op& op, const std::vector<Symbol>& i
   for (const Symbol& symbol : inputs) ids.push_back(var_in(phase, symbol));
   std::vector<std::string> names;
   for (const VarId output : op.outputs) names.push_back(program_.var(output).name);
-  for (const VarId id : into.append(0, Op{op.type, ids, {}, op.attributes, op.label}, names))
+  std::vector<VarId> appended;
+  try {
+    appended = into.append(0, Op{op.type, ids, {}, op.attributes, op.label}, names);
+  } catch (const ProgramError& error) {
+    refuse(op, std::string("does not go row by row: ") + error.what());
+  }
+  for (const VarId id : appended)
     made.push_back(
         {.kind = phase == 0 ? Kind::session : Kind::step, .var = id, .phase = phase, .clock = clock, .origin = into.var(id).name});
   return made;
@@ -294,6 +306,7 @@ void StepBuilder::eval_array_op(const Op& op) {
   }
   if (type == "unpack" || type == "split_lod_tensor_to_timesteps") {
     if (first.rows != 0 || !first.is(Kind::step)) refuse(op, "takes apart something else than the rows of the input");
+    expect_row_each_step(op, first);
     if (op.attributes.get_or("reverse", false)) refuse(op, "takes each sequence from its end, which a live one does not have yet");
     model->of_rows = model->unpacked = true;
     model->source = first;
@@ -307,6 +320,7 @@ void StepBuilder::eval_array_op(const Op& op) {
     const VarType source = type_of(first);
     const auto axis = static_cast<int>(op.attributes.get_or<std::int64_t>("axis", 0));
     model->axis = axis < 0 ? axis + source.rank() : axis;
+    expect_row_each_step(op, first);
     if (first.rows >= 0 && first.rows == model->axis) {
       model->of_rows = true;
       model->source = first;
@@ -344,6 +358,8 @@ void StepBuilder::eval_same_steps(const Op& op) {
   const Symbol x = input(op, 0);
   const Symbol like = input(op, 1);
   if (x.is(Kind::final) || like.is(Kind::final)) return bind_final(op, x.is(Kind::final) ? x : like);
+  expect_row_each_step(op, x);
+  expect_row_each_step(op, like);
   if (x.rows != like.rows || x.rows < 0) refuse(op, "compares the steps of " + x.origin + " with those of " + like.origin);
   bind(op.outputs[0], x);
 }
@@ -442,6 +458,7 @@ void StepBuilder::eval_write(const Op& op, const Symbol& index, const Symbol& va
     array.latest = value;
     return;
   }
+  expect_row_each_step(op, value);
   const auto slot = constant_integer(index);
   if (!slot) refuse(op, "writes a slot whose number depends on the data");
   array.slots[*slot] = value;
@@ -466,16 +483,22 @@ void StepBuilder::eval_joined(const Op& op) {
   }
   if (op.type != "tensor_array_stack" && op.type != "tensor_array_concat") refuse(op, "packs an array that no loop over the rows wrote");
   std::vector<Symbol> parts;
+  int rows = -1;
+  const bool stacks = op.type == "tensor_array_stack";
   for (const auto& [slot, value] : array.slots) {
     if (std::cmp_not_equal(slot, parts.size()))
       refuse(op, fmt::format("joins '{}', whose slot {} nothing wrote", array.name, parts.size()));
     if (value.is(Kind::final)) return bind_final(op, value);
-    if (value.rows >= 0) refuse(op, "joins values that have rows of their own");
-    parts.push_back(op.type == "tensor_array_stack" ? apply("unsqueeze", {value}, {{"axes", Ints{axis}}}, -1)[0] : value);
+    const int rank = type_of(value).rank() + (stacks ? 1 : 0);
+    const auto at = static_cast<int>(axis < 0 ? axis + rank : axis);
+    const int own = value.rows < 0 ? -1 : value.rows + (stacks && at <= value.rows ? 1 : 0);
+    if (own >= 0 && (own == at || (rows >= 0 && own != rows) || ragged_)) refuse(op, "joins values that have rows of their own");
+    rows = std::max(rows, own);
+    parts.push_back(stacks ? apply("unsqueeze", {value}, {{"axes", Ints{axis}}}, own)[0] : value);
   }
   if (parts.empty() || (array.size && std::cmp_not_equal(*array.size, parts.size())))
     refuse(op, fmt::format("joins '{}', which has unwritten slots", array.name));
-  bind(op.outputs[0], apply("concat", parts, {{"axis", axis}}, -1)[0]);
+  bind(op.outputs[0], apply("concat", parts, {{"axis", axis}}, rows)[0]);
 }
 
 }  // namespace millrace::lowering

@@ -18,23 +18,22 @@ void StepBuilder::eval_conv(const Op& op, const std::vector<Symbol>& inputs) {
   const Ints pads = op.attributes.get_or<Ints>("pads", Ints{0, 0});
   const std::int64_t dilation = op.attributes.get_or<std::int64_t>("dilation", 1);
   const std::int64_t context = dilation * ((*type_of(inputs[1]).shape)[2] - 1);
-  const std::int64_t left = pads.at(0) + inputs[0].left_pad;
   if (op.attributes.get_or<std::int64_t>("stride", 1) != 1) refuse(op, "its stride along the rows is not 1");
   if (inputs[1].is(Kind::step)) refuse(op, "its weights depend on the rows");
-  if (pads.at(1) > 0) refuse(op, fmt::format("needs {} rows to the right of its own", pads.at(1)));
-  if (left != context)
-    refuse(op, fmt::format("expected {} zeros before the first row, as its window reaches back, found {}", context, left));
+  if (inputs[0].first) refuse(op, inputs[0].deviates);
   Symbol x = inputs[0];
-  x.left_pad = 0;
+  if (pads.at(1) > 0) x = padded(x, 0, pads.at(1), fmt::format("{}: needs {} rows to the right of its own", named(op), pads.at(1)));
+  if (pads.at(0) > 0) x = padded(x, pads.at(0), 0, "");
+  const std::int64_t left = x.left_pad - context, right = x.right_pad;
+  std::string why = x.right_pad > 0 ? x.deviates : "";
+  if (left != 0 && why.empty())
+    why = fmt::format("{}: expected {} zeros before the first row, as its window reaches back, found {}", named(op), context, x.left_pad);
+  if (left > 0) throw UnsupportedError(why);
+  x.left_pad = x.right_pad = 0;
   if (context > 0) {
-    DDim dims = *type_of(x).shape;
-    dims[2] = context;
-    Tensor zeros(type_of(x).dtype, dims);
-    std::fill_n(static_cast<std::byte*>(zeros.raw_mutable()), zeros.bytes(), std::byte{0});
-    zeros.storage()->mark_written();
     const std::string name = program_.var(op.outputs[0]).name;
-    const std::size_t state = add_state("context of " + name, fmt::format("left context of conv1d '{}', {} rows", name, context),
-                                        Symbol{.kind = Kind::constant, .value = zeros}, 0);
+    const std::size_t state =
+        add_state("context of " + name, fmt::format("left context of conv1d '{}', {} rows", name, context), zeros_like(x, 2, context), 0);
     const int phase = x.phase;
     x = apply("concat", {state_at(state, phase, -1, x.clock), x}, {{"axis", std::int64_t{2}}}, -1)[0];
     next_[state][phase] =
@@ -44,7 +43,11 @@ void StepBuilder::eval_conv(const Op& op, const std::vector<Symbol>& inputs) {
   attributes.set("pads", Ints{0, 0});
   std::vector<Symbol> all{x};
   all.insert(all.end(), inputs.begin() + 1, inputs.end());
-  bind(op.outputs[0], apply("conv1d", all, attributes, 2)[0]);
+  Symbol made = apply("conv1d", all, attributes, 2)[0];
+  made.left_pad = left;
+  made.right_pad = right;
+  made.deviates = why;
+  bind(op.outputs[0], std::move(made));
 }
 
 /// The same for rows that lie first: a product of the row and of those that its window reaches back to.
@@ -52,7 +55,7 @@ void StepBuilder::eval_sequence_conv(const Op& op, const std::vector<Symbol>& in
   const auto length = op.attributes.get<std::int64_t>("context_length");
   const std::int64_t start = op.attributes.get_or<std::int64_t>("context_start", 0);
   if (start + length > 1) refuse(op, fmt::format("needs {} rows after its own", start + length - 1));
-  if (inputs[0].left_pad > 0) refuse(op, "works on rows that were padded before the first");
+  expect_row_each_step(op, inputs[0]);
   if (inputs[1].is(Kind::step)) refuse(op, "its filter depends on the rows");
   const bool bordered = inputs.size() > 2 && op.inputs[2] != no_var;
   if (bordered && inputs[2].is(Kind::step)) refuse(op, "its padding depends on the rows");
@@ -84,7 +87,8 @@ bool StepBuilder::eval_pool(const Op& op, const std::vector<Symbol>& inputs) {
   const int depth = program_.var(op.inputs[0]).type.lod_depth;
   const auto wanted = static_cast<int>(op.attributes.get_or<std::int64_t>("level", -1));
   const int level = x.clock - depth + (wanted < 0 ? wanted + depth : wanted);
-  if (!x.is(Kind::step) || x.rows != 0 || x.left_pad > 0 || level < 1 || op.attributes.get<std::string>("kind") != "last") return false;
+  if (!x.is(Kind::step) || x.rows != 0 || !x.has_row_each_step() || level < 1 || op.attributes.get<std::string>("kind") != "last")
+    return false;
   const VarType type = type_of(x);
   const Tensor empty = Tensor::scalar(op.attributes.get_or("empty", 0.0));
   Ints extents;

@@ -23,6 +23,7 @@ struct Symbol {
     step,      ///< known at each step, or when an inner sequence opens or closes: var of the program of `phase`
     length,    ///< the number of items of a sequence of `level`, plus `offset`: known only at its end
     counter,   ///< the number of the item, plus `offset`
+    extents,   ///< a list of integers: `value`, which has 1 where the list has the number of items of a sequence of `level`
     running,   ///< a condition that only says whether the sequence of `level` goes on
     array,
     order,  ///< of the sequences of `level`
@@ -30,6 +31,7 @@ struct Symbol {
   };
   Kind kind = Kind::none;
   Tensor value{};
+  Tensor lengths{};  ///< of extents: 1 where the list has the number of items, else 0
   VarId var = no_var;
   std::int64_t offset = 0;
   /// When it is known. Of a program whose live inputs have `depth` levels: 0 when the session starts, k < depth when a sequence of level k
@@ -38,11 +40,16 @@ struct Symbol {
   int clock = 0;  ///< how many levels lie above one of its rows: depth for the rows that arrive, 1 for a row to each sequence of level 1
   int level = 0;  ///< of length, counter, running and order
   int rows = -1;  ///< the axis along which the sequence's rows lie (extent 1 in the step); −1: none
-  std::int64_t left_pad = 0;  ///< zeros before the first row, which a causal convolution takes
+  /// How many rows the sequence has before that of the first step, all zeros; negative: how many of the first steps have none, and give no matter what.
+  std::int64_t left_pad = 0;
+  std::int64_t right_pad = 0;  ///< rows behind that of the last step, which no step knows
+  bool first = false;          ///< the sequence has the row of the first step alone
+  std::string deviates{};      ///< what made the sequence have other rows than steps, for messages
   std::shared_ptr<ArrayModel> array{};
   std::string origin{};  ///< for messages
 
   bool is(Kind wanted) const noexcept { return kind == wanted; }
+  bool has_row_each_step() const noexcept { return left_pad == 0 && right_pad == 0 && !first; }
 };
 
 /// A TensorArray of the whole program, seen from one step.

@@ -63,6 +63,12 @@ void prelu_rule(RowCompiler& c, const Op& op) {
   c.elementwise(binary_op(Binary::prelu), {c.at(op.inputs[0]), c.at(op.inputs[1])}, op.outputs[0]);
 }
 
+/// Nothing but NaN differs from itself.
+void is_nan_rule(RowCompiler& c, const Op& op) {
+  const View x = c.at(op.inputs[0]);
+  c.elementwise(binary_op(Binary::not_equal), {x, x}, op.outputs[0]);
+}
+
 /// Truth is 1 or 0 in a register.
 void logical_not_rule(RowCompiler& c, const Op& op) {
   const View x = c.at(op.inputs[0]);
@@ -107,7 +113,20 @@ void same_rule(RowCompiler& c, const Op& op) { c.bind(op.outputs[0], c.at(op.inp
 
 // ---- Products and cells ----
 
+/// Rows by a vector: by a matrix of one column, whose axis goes.
+void matmul_vector(RowCompiler& c, const Op& op, const Tensor& vector) {
+  const View from = c.at(op.inputs[0]);
+  if (!from.rows || from.dims.rank() == 0) RowCompiler::refuse(op, "multiplies something that has no rows");
+  const DDim dims = from.dims.erased(from.dims.rank() - 1);
+  const View out = c.make(dims.inserted(dims.rank(), 1));
+  c.product(from, (vector.is_contiguous() ? vector : vector.copy_to(CpuPlace{})).reshape(DDim{vector.elements(), 1}), out);
+  c.bind(op.outputs[0], {true, out.reg, out.begin, dims, dims.row_major()});
+}
+
 void matmul_rule(RowCompiler& c, const Op& op) {
+  const Tensor* known = c.program().constant(op.inputs[1]);
+  if (known != nullptr && known->rank() == 1 && known->dtype() == c.desc().dtype && known->elements() > 0)
+    return matmul_vector(c, op, *known);
   if (c.is_one_matrix(op.inputs[0], op.inputs[1])) return c.matmul(op, op.inputs[0], op.inputs[1], false, c.make(op.outputs[0]));
   c.bind(op.outputs[0], c.matmul_rows(op, c.program().var(op.outputs[0]).type.shape->erased(0)));
 }
@@ -523,6 +542,7 @@ RowRule find_row_rule(const std::string& type) {
                                                     {"expand", expand_rule},
                                                     {"layer_norm", layer_norm_rule},
                                                     {"layer_norm_gradient", layer_norm_gradient_rule},
+                                                    {"is_nan", is_nan_rule},
                                                     {"logical_not", logical_not_rule}};
   const auto rule = rules.find(type);
   if (rule != rules.end()) return rule->second;

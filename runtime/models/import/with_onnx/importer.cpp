@@ -74,6 +74,18 @@ void collect_missing(const onnx::GraphProto& graph, std::map<std::string, std::v
   }
 }
 
+/// The names that nodes of the graph read, and those of the graphs inside it.
+void add_reads(const onnx::GraphProto& graph, std::set<std::string>& read) {
+  for (const onnx::NodeProto& proto : graph.node()) {
+    read.insert(proto.input().begin(), proto.input().end());
+    for (const onnx::AttributeProto& attribute : proto.attribute()) {
+      if (!attribute.has_g()) continue;
+      add_reads(attribute.g(), read);
+      for (const onnx::ValueInfoProto& output : attribute.g().output()) read.insert(output.name());
+    }
+  }
+}
+
 }  // namespace
 
 const Rule* find_rule(std::string_view onnx) {
@@ -262,8 +274,18 @@ void Importer::give_elements(const Node& node, const ElementRule& rule, const El
   }
 }
 
+/// Exporters leave loops and branches behind that nobody reads: of the checks of a scripted function, for instance. They would keep the loop around them from
+/// being one of rows.
 void Importer::nodes(const onnx::GraphProto& graph) {
-  for (const onnx::NodeProto& proto : graph.node()) node(proto);
+  std::set<std::string> read;
+  for (const onnx::ValueInfoProto& output : graph.output()) read.insert(output.name());
+  add_reads(graph, read);
+  for (const onnx::NodeProto& proto : graph.node()) {
+    const bool control =
+        default_domain(proto.domain()) && (proto.op_type() == "Loop" || proto.op_type() == "If" || proto.op_type() == "Scan");
+    const bool used = std::any_of(proto.output().begin(), proto.output().end(), [&](const auto& name) { return read.contains(name); });
+    if (used || !control) node(proto);
+  }
 }
 
 void Importer::node(const onnx::NodeProto& proto) {

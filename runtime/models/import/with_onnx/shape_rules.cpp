@@ -99,7 +99,31 @@ void shape(Importer& to, const Node& node, const char* op) {
 
 void size(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0)}); }
 
-void expand(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0), to.in(node, 1)}); }
+void tile(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0), to.in(node, 1)}); }
+
+/// Extents that are known stay so where a run computes others: an axis of 1 becomes the number of the list, and 1 in the list leaves an axis as it is.
+void expand(Importer& to, const Node& node, const char* op) {
+  const VarId x = to.in(node, 0);
+  const VarId list = to.in(node, 1);
+  const VarId made = to.emit1(op, {x, list}, {}, node.wants(0) ? node.output(0) : "");
+  const auto elements = to.elements(list);
+  if (!elements || !to.type(x).shape || to.type(made).is_static()) return to.bind(node, 0, made);
+  const DDim& from = *to.type(x).shape;
+  const int rank = std::max(from.rank(), static_cast<int>(elements->size()));
+  if (rank > max_rank || to.rank(made) != rank) return to.bind(node, 0, made);
+  Ints shape;
+  bool more = false;
+  for (int axis = 0; axis < rank; ++axis) {
+    const int own = axis - rank + from.rank(), at = axis - rank + static_cast<int>(elements->size());
+    const std::int64_t extent = own < 0 ? 1 : from[own];
+    const Element element = at < 0 ? Element{1} : (*elements)[static_cast<std::size_t>(at)];
+    // An extent beside another number than 1 stays, or the run fails.
+    const std::int64_t known = extent > 1 ? extent : element.number && (*element.number > 1 || extent == 1) ? *element.number : 0;
+    more = more || (known > 0 && (*to.type(made).shape)[axis] == DDim::unknown);
+    shape.push_back(known > 0 ? known : 0);
+  }
+  to.bind(node, 0, more ? to.emit1("reshape", {made}, {{"shape", shape}}) : made);
+}
 
 void range(Importer& to, const Node& node, const char* op) {
   node.expect_integer("stash_type", onnx::TensorProto::FLOAT);
@@ -155,7 +179,7 @@ constexpr Rule rules[] = {
     {"Shape", shape, "shape"},
     {"Size", size, "size"},
     {"Expand", expand, "expand"},
-    {"Tile", expand, "tile"},
+    {"Tile", tile, "tile"},
     {"Range", range, "range"},
     {"Constant", constant},
     {"ConstantOfShape", constant_of_shape, "constant_of_shape"},

@@ -2,6 +2,7 @@
 #include <millrace/runtime/program/ops/internal/batching.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include <millrace/runtime/program/ops/internal/inference.h>
 
@@ -22,6 +23,26 @@ VarId joined(Vectorizer& v, const std::vector<VarId>& lists) { return v.emit("co
 
 VarId batched_var(Vectorizer& v, VarId old, VarId like) {
   if (v.batched(old)) return v.get(old);
+  // N stands in a shape, which the host would read in each step. A comparison that is false for N elements needs none: where(false, x, x) is x.
+  const VarType& type = v.to().var(like).type;
+  const bool compares = is_floating(type.dtype) || is_integer(type.dtype);
+  if (compares && type.shape && std::all_of(type.shape->begin() + 1, type.shape->end(), [](std::int64_t extent) { return extent > 0; })) {
+    const auto others = static_cast<std::size_t>(type.shape->rank() - 1);
+    VarId column = like;
+    std::vector<std::int64_t> axes(others), apart(static_cast<std::size_t>(v.rank(old)) + 1, 1);
+    std::iota(axes.begin(), axes.end(), 1);
+    apart[0] = 0;
+    if (others > 0)
+      column = v.emit("slice", {like},
+                      {{"starts", std::vector<std::int64_t>(others, 0)},
+                       {"ends", std::vector<std::int64_t>(others, 1)},
+                       {"axes", axes},
+                       {"steps", std::vector<std::int64_t>(others, 1)}})
+                   .at(0);
+    column = v.emit("reshape", {column}, {{"shape", apart}}).at(0);
+    const VarId never = v.emit("greater", {column, column}).at(0);
+    return v.emit("where", {never, v.get(old), v.get(old)}).at(0);
+  }
   const VarId ones = literal(v, std::vector<std::int64_t>(static_cast<std::size_t>(v.rank(old)), 1));
   const VarId wanted = joined(v, {extents(v, like, 0, 1), ones});
   return v.emit("expand", {v.get(old), wanted}).at(0);

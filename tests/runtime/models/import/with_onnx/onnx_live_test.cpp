@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <functional>
+#include <limits>
+
+#include <doctest/doctest.h>
+
+#include <runtime/models/import/with_onnx/imported.h>
+#include <support/drive.h>
+#include <support/random_tensor.h>
+#include <support/step_by_step.h>
+
+#include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/lowering/recurrence.h>
+
+/// Graphs over whole sequences, whose rows are shifted, padded, cut, or have shapes that are computed from their number, step by step.
+namespace millrace {
+namespace {
+
+using testing::GraphBuilder, testing::Ints, testing::list, testing::ones, testing::parse;
+
+constexpr std::int64_t last = std::numeric_limits<std::int64_t>::max();
+
+/// x [T, 1, 4] → y, with a GRU of 4 units that nodes may use as `W` and `R`, and lists of small numbers: `i0`, `i1`, `i-1`, ….
+struct Live : GraphBuilder {
+  explicit Live(const Ints& extents = {-1, 1, 4}) {
+    input("x", extents).output("y");
+    testing::Random random(3);
+    initializer("W", testing::random_tensor(random, {1, 12, 4})).initializer("R", testing::random_tensor(random, {1, 12, 4}));
+    for (const std::int64_t number : {0, 1, 2, 3, 4, -1, -2}) initializer("i" + std::to_string(number), list({number}));
+    initializer("end", list({last}));
+  }
+  Live& pad(const std::string& from, const std::string& to, const Ints& pads) {
+    initializer(to + " pads", list(pads)).node("Pad", {from, to + " pads"}, {to});
+    return *this;
+  }
+  /// The rows [begin, end) of axis 0.
+  Live& cut(const std::string& from, const std::string& to, std::int64_t begin, std::int64_t end) {
+    initializer(to + " begin", list({begin})).initializer(to + " end", list({end}));
+    node("Slice", {from, to + " begin", to + " end", "i0"}, {to});
+    return *this;
+  }
+  Live& gru(const std::string& from, const std::string& to = "y") {
+    node("GRU", {from, "W", "R"}, {to + " apart"}).set("hidden_size", 4);
+    node("Squeeze", {to + " apart", "i1"}, {to});
+    return *this;
+  }
+};
+
+/// Step by step, alone and between others.
+void expect_same_bits(const GraphBuilder& graph, const Ints& row = {4}) {
+  const Program program = parse(graph);
+  const Recurrence recurrence = make_recurrence(program);
+  const testing::StepByStep steps(recurrence);
+  const int axis = (*program.var(program.inputs()[0].var).type.shape)[0] == DDim::unknown ? 0 : 1;
+  testing::Random random(11);
+  for (const std::int64_t count : {1, 2, 3, 7}) {
+    DDim dims(row);
+    const Tensor x = testing::random_tensor(random, dims.inserted(0, count));
+    const Tensor whole = x.reshape(axis == 0 ? dims.inserted(0, 1).inserted(0, count) : dims.inserted(0, count).inserted(0, 1));
+    const RunResult result = testing::run_fifo(run(program, Feeds{{"x", whole}}));
+    const std::vector<std::byte> bits = testing::bytes_of(result["y"].tensor());
+    CHECK(steps.run(x) == bits);
+    const Tensor other = testing::random_tensor(random, x.dims());
+    CHECK(steps.run_all({other, x, other}, {{}, {}, {}})[1] == bits);
+  }
+}
+
+TEST_CASE("Rows that a graph shifts, differs and puts behind others go live with the bits of the whole") {
+  SUBCASE("rows of two steps ago") {
+    Live graph;
+    graph.pad("x", "wide", {2, 0, 0, 0, 0, 0}).cut("wide", "old", 0, -2).node("Add", {"x", "old"}, {"sum"});
+    expect_same_bits(graph.gru("sum"));
+  }
+  SUBCASE("a token shift by a pad that takes the last row away") {
+    Live graph;
+    graph.pad("x", "old", {1, 0, 0, -1, 0, 0}).node("Mul", {"x", "old"}, {"product"});
+    expect_same_bits(graph.gru("product"));
+  }
+  SUBCASE("first differences behind a row of zeros, of values that a row of zeros would not give") {
+    Live graph;
+    graph.cut("x", "new", 1, last).cut("x", "old", 0, -1).node("Sub", {"new", "old"}, {"d"});
+    graph.node("Exp", {"d"}, {"e"});
+    expect_same_bits(graph.pad("e", "all", {1, 0, 0, 0, 0, 0}).gru("all"));
+  }
+  SUBCASE("the first row, then differences") {
+    Live graph;
+    graph.cut("x", "new", 1, last).cut("x", "old", 0, -1).cut("x", "first", 0, 1).node("Sub", {"new", "old"}, {"d"});
+    graph.node("Concat", {"first", "d"}, {"all"}).set("axis", 0);
+    expect_same_bits(graph.gru("all"));
+  }
+  SUBCASE("a row that the file holds, then the rows of one step ago") {
+    Live graph;
+    graph.cut("x", "old", 0, -1).initializer("begin", ones({1, 1, 4})).node("Concat", {"begin", "old"}, {"all"}).set("axis", 0);
+    expect_same_bits(graph.gru("all"));
+  }
+  SUBCASE("a row of zeros of the extents of the first") {
+    Live graph;
+    graph.cut("x", "first", 0, 1).cut("x", "old", 0, -1).node("Shape", {"first"}, {"extents"});
+    graph.node("ConstantOfShape", {"extents"}, {"none"});
+    graph.node("Concat", {"none", "old"}, {"all"}).set("axis", 0);
+    expect_same_bits(graph.gru("all"));
+  }
+}
+
+TEST_CASE("Causal convolutions over pictures of rows go live, padded before them or cut behind them") {
+  for (const bool padded : {true, false}) {
+    CAPTURE(padded);
+    Live graph({1, -1, 4});
+    testing::Random random(5);
+    graph.initializer("K", testing::random_tensor(random, {2, 1, 3, 3})).node("Unsqueeze", {"x", "i1"}, {"picture"});
+    if (padded) {
+      graph.pad("picture", "wide", {0, 0, 2, 1, 0, 0, 0, 1}).node("Conv", {"wide", "K"}, {"seen"});
+    } else {
+      graph.node("Conv", {"picture", "K"}, {"long"}).set("pads", Ints{2, 1, 2, 1});
+      graph.node("Slice", {"long", "i0", "i-2", "i2"}, {"seen"});
+    }
+    graph.node("Elu", {"seen"}, {"z"});
+    graph.node("Transpose", {"z"}, {"rows"}).set("perm", Ints{0, 2, 1, 3});
+    graph.initializer("flat", list({0, 0, 8})).node("Reshape", {"rows", "flat"}, {"y"});
+    expect_same_bits(graph);
+  }
+}
+
+TEST_CASE("Shapes that are computed from the number of rows go live") {
+  SUBCASE("a norm that is stretched to the shape of what it divides") {
+    Live graph;
+    graph.node("ReduceL2", {"x"}, {"norm"}).set("axes", Ints{-1});
+    graph.node("Shape", {"x"}, {"extents"});
+    graph.node("Expand", {"norm", "extents"}, {"wide"});
+    graph.node("Div", {"x", "wide"}, {"unit"});
+    expect_same_bits(graph.gru("unit"));
+  }
+  SUBCASE("a row of the file for each step, and the number of the step") {
+    Live graph;
+    graph.initializer("bias", ones({4}))
+        .initializer("zero", Tensor::scalar<std::int64_t>(0))
+        .initializer("one", Tensor::scalar<std::int64_t>(1));
+    graph.node("Shape", {"x"}, {"extents"});
+    graph.node("Gather", {"extents", "zero"}, {"T"}).set("axis", 0);
+    graph.node("Expand", {"bias", "extents"}, {"biases"});
+    graph.node("Range", {"zero", "T", "one"}, {"steps"});
+    graph.node("Cast", {"steps"}, {"numbers"}).set("to", 1);
+    graph.initializer("column", list({-1, 1, 1})).node("Reshape", {"numbers", "column"}, {"each"});
+    graph.node("Add", {"x", "biases"}, {"sum"});
+    graph.node("Mul", {"sum", "each"}, {"product"});
+    expect_same_bits(graph.gru("product"));
+  }
+  SUBCASE("a stretch that leaves axes of -1 as they are") {
+    Live graph;
+    graph.initializer("bias", ones({1, 1, 4})).initializer("open", list({-1, -1, -1}));
+    graph.node("Shape", {"x"}, {"extents"});
+    graph.node("Equal", {"extents", "open"}, {"stays"});
+    graph.initializer("ones", list({1, 1, 1})).node("Where", {"stays", "ones", "extents"}, {"wide"});
+    graph.node("Expand", {"bias", "wide"}, {"biases"});
+    graph.node("Add", {"x", "biases"}, {"sum"});
+    expect_same_bits(graph.gru("sum"));
+  }
+  SUBCASE("heads that are taken apart by an extent of another value") {
+    Live graph;
+    graph.node("Shape", {"x"}, {"extents"});
+    graph.node("Slice", {"extents", "i0", "i2", "i0"}, {"T and 1"});
+    graph.node("Concat", {"T and 1", "i2", "i2"}, {"apart"}).set("axis", 0);
+    graph.node("Tanh", {"x"}, {"t"});
+    graph.node("Reshape", {"t", "apart"}, {"heads"});
+    graph.node("Softmax", {"heads"}, {"soft"});
+    graph.node("Reshape", {"soft", "extents"}, {"rows"});
+    expect_same_bits(graph.gru("rows"));
+  }
+  SUBCASE("a constant beside live rows") {
+    Live graph;
+    graph.initializer("two", ones({1, 1, 2})).node("Slice", {"x", "i0", "i2", "i2"}, {"half"});
+    graph.node("Shape", {"x"}, {"extents"});
+    graph.node("Slice", {"extents", "i0", "i1", "i0"}, {"T"});
+    graph.node("Concat", {"T", "i1", "i2"}, {"wide"}).set("axis", 0);
+    graph.node("Expand", {"two", "wide"}, {"constants"});
+    graph.node("Concat", {"half", "constants"}, {"all"}).set("axis", 2);
+    expect_same_bits(graph.gru("all"));
+  }
+}
+
+TEST_CASE("A loop over another axis than that of the rows gives each row its own") {
+  Live graph({-1, 1, 4});
+  graph.node("Transpose", {"x"}, {"inner"}).set("perm", Ints{2, 0, 1});  // four steps of one number, of T sequences
+  testing::Random random(8);
+  graph.initializer("w", testing::random_tensor(random, {1, 6, 1})).initializer("r", testing::random_tensor(random, {1, 6, 2}));
+  graph.node("GRU", {"inner", "w", "r"}, {"apart"}).set("hidden_size", 2).set("direction", "reverse");
+  graph.node("Squeeze", {"apart", "i1"}, {"made"});
+  graph.node("Transpose", {"made"}, {"y"}).set("perm", Ints{1, 0, 2});
+  expect_same_bits(graph);
+}
+
+TEST_CASE("Rows that no step has, or too many of them, are refused by the name of the node") {
+  const auto refused = [](const GraphBuilder& graph, const char* why) {
+    CHECK_THROWS_WITH_AS(make_recurrence(parse(graph)), doctest::Contains(why), UnsupportedError);
+  };
+  Live output;
+  refused(output.pad("x", "y", {2, 0, 0, 0, 0, 0}), "op pad ('y'): pads the rows before the first one");
+  Live layer;
+  refused(layer.pad("x", "wide", {2, 0, 0, 0, 0, 0}).gru("wide"), "op pad ('wide'): pads the rows before the first one");
+  Live valid;
+  refused(valid.cut("x", "y", 1, last), "op slice ('y'): takes some of the rows");
+  Live ahead;
+  ahead.cut("x", "new", 1, last);
+  refused(ahead.pad("new", "y", {0, 0, 0, 1, 0, 0}), "op pad ('y'): adds 1 rows behind the last one");
+}
+
+}  // namespace
+}  // namespace millrace
