@@ -147,6 +147,8 @@ void StepBuilder::eval_generic(const Op& op, int block) {
     if (symbol.is(Kind::array) || symbol.is(Kind::order)) refuse(op, "takes an array where a step has none");
     inputs.push_back(std::move(symbol));
   }
+  if (op.attributes.get_or("winograd", false) && inputs[0].has_row_each_step())
+    refuse(op, "may make rows of its results together, with other bits than one by one");
   if (op.type == "conv1d" && inputs[0].rows == 2) return eval_conv(op, inputs);
   if (op.type == "sequence_conv" && inputs[0].rows == 0) return eval_sequence_conv(op, inputs);
   if (op.type == "sequence_pool" && eval_pool(op, inputs)) return;

@@ -369,6 +369,11 @@ VarId Importer::step_read(VarId x, int axis, VarId index) {
   return no_var;
 }
 
+const Cuts& Importer::cuts() {
+  if (!cuts_) cuts_.emplace(model_.graph());
+  return *cuts_;
+}
+
 VarId Importer::add_param(const std::string& name, const VarType& type) {
   const VarId made = program_.add_var(name, type, block());
   program_.block(block()).params.push_back(made);

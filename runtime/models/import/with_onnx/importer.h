@@ -12,6 +12,7 @@
 #include <millrace_onnx.pb.h>
 
 #include <millrace/runtime/models/import/onnx.h>
+#include <millrace/runtime/models/import/with_onnx/cuts.h>
 #include <millrace/runtime/models/import/with_onnx/node.h>
 #include <millrace/runtime/models/import/with_onnx/source.h>
 #include <millrace/runtime/models/import/with_onnx/values.h>
@@ -97,6 +98,8 @@ class Importer {
   using Steps = std::map<std::pair<VarId, int>, VarId>;
   /// The graph that is being imported.
   const onnx::GraphProto& graph() const { return *scopes_.back().graph; }
+  /// Of the outermost graph.
+  const Cuts& cuts();
   /// Another form of a node, by the graph that it holds; it lives as long as the import. Null at first.
   std::unique_ptr<onnx::NodeProto>& other_form(const onnx::GraphProto& body) { return other_forms_[&body]; }
   /// Tensors that stand for the list of their rows along axis 0.
@@ -175,6 +178,7 @@ class Importer {
   std::map<const onnx::GraphProto*, std::vector<VarType>> widened_;
   std::map<const onnx::GraphProto*, std::unique_ptr<onnx::NodeProto>> other_forms_;
   std::set<VarId> stacked_lists_;
+  std::optional<Cuts> cuts_;
   bool again_ = false;
   std::unordered_map<VarId, const ElementType*> elements_;
 };

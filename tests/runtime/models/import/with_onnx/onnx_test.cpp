@@ -584,6 +584,14 @@ TEST_CASE("Rows of a convolution that looks ahead along both axes may be made in
   CHECK(!find_op(convolution({1, 2, 1, 0}), "conv1d").attributes.get_or("winograd", false));
   CHECK(!find_op(convolution({2, 1, 0, 1}), "conv1d").attributes.get_or("winograd", false));
 
+  GraphBuilder cut;
+  cut.input("x", {-1, 8, 9, -1}).output("y").initializer("w", w).initializer("zero", list({0})).initializer("two", list({2}));
+  cut.initializer("three", list({3})).initializer("end", list({-2}));
+  cut.node("Conv", {"x", "w"}, {"c"}).set("pads", Ints{1, 2, 1, 2});
+  cut.node("Relu", {"c"}, {"r"});
+  cut.node("Slice", {"r", "zero", "end", "three"}, {"y"});
+  CHECK(!find_op(parse(cut), "conv1d").attributes.get_or("winograd", false));
+
   GraphBuilder body;
   body.input("s", {1, 8, 9, 9}).input("row", {1, 8, 9, 9}).output("next").output("made");
   body.node("Conv", {"row", "w"}, {"c"}).set("pads", Ints{1, 1, 1, 1});

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/models/import/with_onnx/cuts.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <vector>
+
+namespace millrace::importing {
+namespace {
+
+enum class Kind { keeps, cuts, ends };
+
+std::vector<std::int64_t> integers(const onnx::NodeProto& node, std::string_view name) {
+  for (const onnx::AttributeProto& attribute : node.attribute())
+    if (attribute.name() == name) return {attribute.ints().begin(), attribute.ints().end()};
+  return {};
+}
+std::string word(const onnx::NodeProto& node, std::string_view name) {
+  for (const onnx::AttributeProto& attribute : node.attribute())
+    if (attribute.name() == name) return attribute.s();
+  return {};
+}
+
+/// A convolution or a pool without padding behind has fewer places than its input, unless its windows lie side by side.
+Kind kind_of_windows(const onnx::NodeProto& node) {
+  if (word(node, "auto_pad").starts_with("SAME")) return Kind::keeps;
+  const std::vector<std::int64_t> kernel = integers(node, "kernel_shape"), pads = integers(node, "pads"),
+                                  strides = integers(node, "strides");
+  if (kernel.empty()) return Kind::cuts;
+  for (std::size_t axis = 0; axis < kernel.size(); ++axis) {
+    const bool padded = pads.size() == 2 * kernel.size() && pads[kernel.size() + axis] > 0;
+    const bool side_by_side = kernel[axis] == (strides.size() == kernel.size() ? strides[axis] : 1);
+    if (!padded && !side_by_side) return Kind::cuts;
+  }
+  return Kind::keeps;
+}
+
+Kind kind_of(const onnx::NodeProto& node) {
+  constexpr std::array<std::string_view, 38> keeping{
+      "Relu",      "LeakyRelu",  "PRelu",  "Elu",       "Selu",    "Celu",    "Gelu",    "Sigmoid",  "Tanh",    "HardSigmoid",
+      "HardSwish", "Softplus",   "Mish",   "Clip",      "Erf",     "Add",     "Sub",     "Mul",      "Div",     "Pow",
+      "Sqrt",      "Exp",        "Log",    "Abs",       "Neg",     "Cast",    "MatMul",  "Gemm",     "Dropout", "Identity",
+      "Softmax",   "LogSoftmax", "Concat", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"};
+  constexpr std::array<std::string_view, 13> folding{"BatchNormalization",
+                                                     "LayerNormalization",
+                                                     "InstanceNormalization",
+                                                     "GroupNormalization",
+                                                     "GlobalAveragePool",
+                                                     "GlobalMaxPool",
+                                                     "ReduceMean",
+                                                     "ReduceMax",
+                                                     "ReduceSum",
+                                                     "ReduceMin",
+                                                     "ReduceL2",
+                                                     "ArgMax",
+                                                     "LRN"};
+  if (!node.domain().empty() && node.domain() != "ai.onnx") return Kind::cuts;
+  const std::string& op = node.op_type();
+  if (op == "Shape" || op == "Size") return Kind::ends;
+  if (op == "Conv" || op == "MaxPool" || op == "AveragePool") return kind_of_windows(node);
+  // What begins at the end is in no live sequence.
+  if (op == "LSTM" || op == "GRU" || op == "RNN")
+    return word(node, "direction").empty() || word(node, "direction") == "forward" ? Kind::keeps : Kind::ends;
+  const auto among = [&](const auto& all) { return std::find(all.begin(), all.end(), op) != all.end(); };
+  return among(keeping) || among(folding) ? Kind::keeps : Kind::cuts;
+}
+
+}  // namespace
+
+Cuts::Cuts(const onnx::GraphProto& graph) {
+  bool holds_graphs = false;
+  for (int i = graph.node_size() - 1; i >= 0; --i) {
+    const onnx::NodeProto& node = graph.node(i);
+    const Kind kind = kind_of(node);
+    const bool cut = kind == Kind::cuts || (kind == Kind::keeps && std::any_of(node.output().begin(), node.output().end(),
+                                                                               [&](const std::string& output) { return behind(output); }));
+    if (!cut) continue;
+    for (const std::string& input : node.input())
+      if (!input.empty()) cut_.insert(input);
+    // A graph within may read whatever stands in front of it.
+    if (holds_graphs) continue;
+    holds_graphs = std::any_of(node.attribute().begin(), node.attribute().end(), [](const auto& attribute) { return attribute.has_g(); });
+    for (int before = 0; holds_graphs && before < i; ++before)
+      cut_.insert(graph.node(before).output().begin(), graph.node(before).output().end());
+  }
+}
+
+}  // namespace millrace::importing
