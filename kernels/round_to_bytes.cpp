@@ -19,7 +19,7 @@
 namespace millrace {
 namespace {
 
-/// What stands for x: bytes less their zero, in f32, and their scale.
+/// The bytes of x less their zero, in f32, and their scale.
 struct Steps {
   Tensor bytes;
   Tensor scale;

@@ -14,7 +14,7 @@
 namespace millrace::cpu {
 namespace {
 
-/// Of transformed rows that are multiplied together: they stay in the second cache.
+/// Bytes of transformed rows that are multiplied together: they stay in the second cache.
 constexpr std::int64_t near_bytes = 192 << 10;
 /// The last panel of groups that are transformed together is seldom full.
 constexpr std::int64_t some_panels = 4;

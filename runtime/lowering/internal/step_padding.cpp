@@ -30,7 +30,7 @@ bool is_zeros(const Symbol& symbol) {
   return std::all_of(bytes, bytes + flat.bytes(), [](std::byte byte) { return byte == std::byte{0}; });
 }
 
-/// What a slice of one axis takes: `start` elements less in front and `behind` less at the end.
+/// The elements that a slice of one axis leaves out: `start` in front and `behind` at the end.
 struct Cut {
   std::int64_t start = 0;
   std::int64_t behind = 0;

@@ -59,7 +59,7 @@ Kind kind_of(const onnx::NodeProto& node) {
   const std::string& op = node.op_type();
   if (op == "Shape" || op == "Size") return Kind::ends;
   if (op == "Conv" || op == "MaxPool" || op == "AveragePool") return kind_of_windows(node);
-  // What begins at the end is in no live sequence.
+  // A direction that begins at the end has no live form.
   if (op == "LSTM" || op == "GRU" || op == "RNN")
     return word(node, "direction").empty() || word(node, "direction") == "forward" ? Kind::keeps : Kind::ends;
   const auto among = [&](const auto& all) { return std::find(all.begin(), all.end(), op) != all.end(); };

@@ -8,8 +8,8 @@
 
 namespace millrace::importing {
 
-/// The values of a graph of which something further on may take a part. A convolution that looks ahead goes live where what it looks at is cut off
-/// again; where nothing is, it cannot.
+/// Values of a graph of which a later node may leave elements out. A convolution that looks ahead goes live where the elements that it looks at are cut
+/// off again, and nowhere else.
 class Cuts {
  public:
   /// The nodes stand in the order in which they can be run.

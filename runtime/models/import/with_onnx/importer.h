@@ -98,7 +98,7 @@ class Importer {
   using Steps = std::map<std::pair<VarId, int>, VarId>;
   /// The graph that is being imported.
   const onnx::GraphProto& graph() const { return *scopes_.back().graph; }
-  /// Of the outermost graph.
+  /// The cuts of the outermost graph.
   const Cuts& cuts();
   /// Another form of a node, by the graph that it holds; it lives as long as the import. Null at first.
   std::unique_ptr<onnx::NodeProto>& other_form(const onnx::GraphProto& body) { return other_forms_[&body]; }

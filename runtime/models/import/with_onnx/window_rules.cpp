@@ -60,7 +60,7 @@ VarId conv_along(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group,
   return to.emit1("transpose", {reshaped(to, made, extents)}, {{"perm", perm}});
 }
 
-/// Whether results see what stands behind them: an axis of that kind cannot go live.
+/// Whether a result depends on elements behind its place: an axis of that kind cannot go live.
 bool looks_ahead(const Window& window) {
   return window.stride == 1 && (window.after > 0 || ((window.same_upper || window.same_lower) && window.span() > 2));
 }
