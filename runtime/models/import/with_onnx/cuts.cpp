@@ -9,34 +9,33 @@
 namespace millrace::importing {
 namespace {
 
-enum class Kind { keeps, cuts, ends };
+enum class Effect { keeps, cuts, ends };
 
-std::vector<std::int64_t> integers(const onnx::NodeProto& node, std::string_view name) {
+std::vector<std::int64_t> listed(const onnx::NodeProto& node, std::string_view name) {
   for (const onnx::AttributeProto& attribute : node.attribute())
     if (attribute.name() == name) return {attribute.ints().begin(), attribute.ints().end()};
   return {};
 }
-std::string word(const onnx::NodeProto& node, std::string_view name) {
+std::string worded(const onnx::NodeProto& node, std::string_view name) {
   for (const onnx::AttributeProto& attribute : node.attribute())
     if (attribute.name() == name) return attribute.s();
   return {};
 }
 
 /// A convolution or a pool without padding behind has fewer places than its input, unless its windows lie side by side.
-Kind kind_of_windows(const onnx::NodeProto& node) {
-  if (word(node, "auto_pad").starts_with("SAME")) return Kind::keeps;
-  const std::vector<std::int64_t> kernel = integers(node, "kernel_shape"), pads = integers(node, "pads"),
-                                  strides = integers(node, "strides");
-  if (kernel.empty()) return Kind::cuts;
+Effect effect_of_windows(const onnx::NodeProto& node) {
+  if (worded(node, "auto_pad").starts_with("SAME")) return Effect::keeps;
+  const std::vector<std::int64_t> kernel = listed(node, "kernel_shape"), pads = listed(node, "pads"), strides = listed(node, "strides");
+  if (kernel.empty()) return Effect::cuts;
   for (std::size_t axis = 0; axis < kernel.size(); ++axis) {
     const bool padded = pads.size() == 2 * kernel.size() && pads[kernel.size() + axis] > 0;
     const bool side_by_side = kernel[axis] == (strides.size() == kernel.size() ? strides[axis] : 1);
-    if (!padded && !side_by_side) return Kind::cuts;
+    if (!padded && !side_by_side) return Effect::cuts;
   }
-  return Kind::keeps;
+  return Effect::keeps;
 }
 
-Kind kind_of(const onnx::NodeProto& node) {
+Effect effect_of(const onnx::NodeProto& node) {
   constexpr std::array<std::string_view, 38> keeping{
       "Relu",      "LeakyRelu",  "PRelu",  "Elu",       "Selu",    "Celu",    "Gelu",    "Sigmoid",  "Tanh",    "HardSigmoid",
       "HardSwish", "Softplus",   "Mish",   "Clip",      "Erf",     "Add",     "Sub",     "Mul",      "Div",     "Pow",
@@ -55,15 +54,15 @@ Kind kind_of(const onnx::NodeProto& node) {
                                                      "ReduceL2",
                                                      "ArgMax",
                                                      "LRN"};
-  if (!node.domain().empty() && node.domain() != "ai.onnx") return Kind::cuts;
+  if (!node.domain().empty() && node.domain() != "ai.onnx") return Effect::cuts;
   const std::string& op = node.op_type();
-  if (op == "Shape" || op == "Size") return Kind::ends;
-  if (op == "Conv" || op == "MaxPool" || op == "AveragePool") return kind_of_windows(node);
+  if (op == "Shape" || op == "Size") return Effect::ends;
+  if (op == "Conv" || op == "MaxPool" || op == "AveragePool") return effect_of_windows(node);
   // A direction that begins at the end has no live form.
   if (op == "LSTM" || op == "GRU" || op == "RNN")
-    return word(node, "direction").empty() || word(node, "direction") == "forward" ? Kind::keeps : Kind::ends;
+    return worded(node, "direction").empty() || worded(node, "direction") == "forward" ? Effect::keeps : Effect::ends;
   const auto among = [&](const auto& all) { return std::find(all.begin(), all.end(), op) != all.end(); };
-  return among(keeping) || among(folding) ? Kind::keeps : Kind::cuts;
+  return among(keeping) || among(folding) ? Effect::keeps : Effect::cuts;
 }
 
 }  // namespace
@@ -72,9 +71,10 @@ Cuts::Cuts(const onnx::GraphProto& graph) {
   bool holds_graphs = false;
   for (int i = graph.node_size() - 1; i >= 0; --i) {
     const onnx::NodeProto& node = graph.node(i);
-    const Kind kind = kind_of(node);
-    const bool cut = kind == Kind::cuts || (kind == Kind::keeps && std::any_of(node.output().begin(), node.output().end(),
-                                                                               [&](const std::string& output) { return behind(output); }));
+    const Effect effect = effect_of(node);
+    const bool cut = effect == Effect::cuts ||
+                     (effect == Effect::keeps &&
+                      std::any_of(node.output().begin(), node.output().end(), [&](const std::string& output) { return behind(output); }));
     if (!cut) continue;
     for (const std::string& input : node.input())
       if (!input.empty()) cut_.insert(input);
