@@ -20,11 +20,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using internal::ExpNumbers;
 
-/// 2^n for n given as a whole number in a float, −bias < n ≤ bias + 1 (2^(bias + 1) is infinite).
+/// 2^n for n given as a whole number in a float, −bias < n ≤ bias + 1 (2^(bias + 1) is infinite); any number for NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V PowerOfTwo(D d, V n) {
   using Numbers = ExpNumbers<hn::TFromD<D>>;
   const hn::RebindToSigned<D> di;
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  n = hn::IfThenElseZero(hn::Eq(n, n), n);  // C++ has no integer for NaN, and these sets have no instruction
+#endif
   const auto biased = hn::Add(hn::ConvertTo(di, n), hn::Set(di, Numbers::bias));
   return hn::BitCast(d, hn::ShiftLeft<Numbers::mantissa_bits>(biased));
 }

@@ -150,8 +150,8 @@ TEST_CASE("backward of a layer begins before that of the layer above it on anoth
     forwards += arrives_before_the_end(tracer, 2, 1);
     backwards += arrives_before_the_end(tracer, 0, 1);
   }
-  CHECK(2 * forwards > seeds(8).size());
-  CHECK(2 * backwards > seeds(8).size());
+  CHECK(2 * forwards >= seeds(8).size());
+  CHECK(2 * backwards >= seeds(8).size());
 }
 
 TEST_CASE("backward loops are where their forward loops are, which kept values for them, and send their first gradients while they run") {
