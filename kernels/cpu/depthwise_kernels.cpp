@@ -190,8 +190,8 @@ HWY_INLINE void SplitPhases(const PlaneCopy<T>& copy) {
 template <class T>
 HWY_INLINE void PackEverySecond(const T* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count,
                                 std::int64_t width, T* panel) {
-  const hn::ScalableTag<T> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  [[maybe_unused]] const hn::ScalableTag<T> d;
+  [[maybe_unused]] const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   for (std::int64_t at = 0; at < k; ++at, panel += width) {
     for (const PlaceRun* run = runs; run != runs + count; ++run) {
       const T* from = x + offsets[at] + run->start;
