@@ -64,14 +64,14 @@ LstmPlan make_lstm_cell(const LstmDesc& desc, const Place& place) {
 namespace {
 
 /// One weight [rows, gates·H] as blocks of units.
-Tensor pack_one(const LstmPlan& plan, const Tensor& from, std::int64_t gates, StreamRef stream) {
+Tensor pack_one(const LstmPlan& plan, const Tensor& from, std::int64_t gates, bool panels, StreamRef stream) {
   if (internal::on_cuda(plan.place()))
     return internal::row_major_as("lstm pack", from, plan.desc().dtype, stream).reshape(DDim{from.elements()});
   const cpu::LstmLayout layout = cpu::lstm_layout(plan);
   if (from.dtype() != plan.desc().dtype) {
     Tensor packed(from.dtype(), DDim{layout.elements(layout.padded(from.dim(0)) * gates)}, stream.memory());
     launch(
-        TensorRefs<1>{&from}, TensorRefs<1>{&packed}, [=](ThreadTeam& team) { cpu::pack_gates(layout, from, gates, packed, team); },
+        TensorRefs<1>{&from}, TensorRefs<1>{&packed}, [=](ThreadTeam& team) { cpu::pack_gates(layout, from, gates, panels, packed, team); },
         stream);
     return packed;
   }
@@ -81,7 +81,7 @@ Tensor pack_one(const LstmPlan& plan, const Tensor& from, std::int64_t gates, St
       TensorRefs<1>{&from}, TensorRefs<1>{&packed},
       [=](ThreadTeam& team) {
         cpu::widen(from, wide, team);
-        cpu::pack_gates(layout, wide, gates, packed, team);
+        cpu::pack_gates(layout, wide, gates, panels, packed, team);
       },
       stream);
   return packed;
@@ -102,7 +102,7 @@ Tensor pack_vector(const LstmPlan& plan, const char* role, const Tensor* from, b
   const auto first = static_cast<const std::byte*>(from->raw()) - from->storage()->data();
   const Tensor row(from->dtype(), DDim{1, from->dim(0)}, DDim{0, from->strides()[0]},
                    first / static_cast<std::int64_t>(size_of(from->dtype())), from->storage());
-  return pack_one(plan, row, gates, stream);
+  return pack_one(plan, row, gates, false, stream);
 }
 
 }  // namespace
@@ -119,7 +119,7 @@ PackedLstm pack(const LstmPlan& plan, const Tensor& w, const Tensor& r, const Te
   internal::check_device_places("lstm pack", stream, {&w, &r, bias, peepholes});
   check_weight("W", w, desc.weights_dtype(), DDim{desc.input, 4 * desc.hidden});
   check_weight("R", r, desc.weights_dtype(), DDim{desc.hidden, 4 * desc.hidden});
-  return {pack_one(plan, w, 4, stream), pack_one(plan, r, 4, stream), pack_vector(plan, "bias", bias, desc.bias, 4, stream),
+  return {pack_one(plan, w, 4, true, stream), pack_one(plan, r, 4, true, stream), pack_vector(plan, "bias", bias, desc.bias, 4, stream),
           pack_vector(plan, "peepholes", peepholes, desc.peepholes, 3, stream)};
 }
 

@@ -10,40 +10,25 @@
 namespace millrace::cpu {
 namespace {
 
-template <class T>
-void pack_type(const LstmLayout& layout, const Tensor& from, std::int64_t gates, const Tensor& to, ThreadTeam& team) {
+/// `Together` rows side by side for each column of a block.
+template <class T, int Together>
+void pack_type(const LstmLayout& layout, const Tensor& from, std::int64_t gates, bool panels, const Tensor& to, ThreadTeam& team) {
   const T* source = static_cast<const T*>(from.raw());
   T* target = static_cast<T*>(to.raw_mutable());
-  const std::int64_t rows = from.dim(0);
+  const std::int64_t rows = from.dim(0), padded = (rows + Together - 1) / Together * Together, width = gates * layout.lanes * Together;
   team.parallel(layout.blocks(), 1, [&](std::int64_t begin, std::int64_t end) {
-    T* next = target + begin * rows * gates * layout.lanes;
-    for (std::int64_t block = begin; block < end; ++block)
-      for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t block = begin; block < end; ++block) {
+      const std::int64_t units = layout.units(block), step = panels ? lstm_gate_step(layout.lanes, units) : layout.lanes;
+      T* next = target + block * (padded / Together) * width;
+      for (std::int64_t row = 0; row < padded; row += Together, next += width) {
+        std::fill_n(next, width, T{0});
         for (std::int64_t gate = 0; gate < gates; ++gate)
-          for (std::int64_t lane = 0; lane < layout.lanes; ++lane) {
-            const std::int64_t unit = block * layout.lanes + lane;
-            const std::int64_t column = gate * layout.hidden + unit;
-            *next++ = unit < layout.hidden ? source[row * from.strides()[0] + column * from.strides()[1]] : T{0};
-          }
-  });
-}
-
-void pack_pairs(const LstmLayout& layout, const Tensor& from, std::int64_t gates, const Tensor& to, ThreadTeam& team) {
-  const auto* source = static_cast<const std::uint16_t*>(from.raw());
-  auto* target = static_cast<std::uint16_t*>(to.raw_mutable());
-  const std::int64_t rows = from.dim(0);
-  const std::int64_t padded = layout.padded(rows);
-  team.parallel(layout.blocks(), 1, [&](std::int64_t begin, std::int64_t end) {
-    std::uint16_t* next = target + begin * padded * gates * layout.lanes;
-    for (std::int64_t block = begin; block < end; ++block)
-      for (std::int64_t row = 0; row < padded; row += layout.together)
-        for (std::int64_t gate = 0; gate < gates; ++gate)
-          for (std::int64_t lane = 0; lane < layout.lanes; ++lane)
-            for (std::int64_t k = row; k < row + layout.together; ++k) {
-              const std::int64_t unit = block * layout.lanes + lane;
-              const bool there = unit < layout.hidden && k < rows;
-              *next++ = there ? source[k * from.strides()[0] + (gate * layout.hidden + unit) * from.strides()[1]] : std::uint16_t{0};
-            }
+          for (std::int64_t unit = 0; unit < units; ++unit)
+            for (std::int64_t k = row; k < std::min(row + Together, rows); ++k)
+              next[(gate * step + unit) * Together + k - row] =
+                  source[k * from.strides()[0] + (gate * layout.hidden + block * layout.lanes + unit) * from.strides()[1]];
+      }
+    }
   });
 }
 
@@ -111,10 +96,10 @@ LstmLayout lstm_layout(const LstmPlan& plan) {
           plan.desc().weights_dtype() != plan.desc().dtype ? 2 : 1};
 }
 
-void pack_gates(const LstmLayout& layout, const Tensor& from, std::int64_t gates, const Tensor& to, ThreadTeam& team) {
-  if (from.dtype() == DType::bf16) return pack_pairs(layout, from, gates, to, team);
-  if (from.dtype() == DType::f64) return pack_type<double>(layout, from, gates, to, team);
-  pack_type<float>(layout, from, gates, to, team);
+void pack_gates(const LstmLayout& layout, const Tensor& from, std::int64_t gates, bool panels, const Tensor& to, ThreadTeam& team) {
+  if (from.dtype() == DType::bf16) return pack_type<std::uint16_t, 2>(layout, from, gates, panels, to, team);
+  if (from.dtype() == DType::f64) return pack_type<double, 1>(layout, from, gates, panels, to, team);
+  pack_type<float, 1>(layout, from, gates, panels, to, team);
 }
 
 void lstm_cell(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, LstmGiven given, const Tensor& h, const Tensor& c,

@@ -26,9 +26,10 @@ HWY_INLINE V Apply(D d, const Activation& activation, double clip, V a) {
                   hn::Set(d, static_cast<T>(activation.params.beta)), a);
 }
 
-/// One block of units of one row, from the two sums of its gates: of the block, or, null, in the rows of `call`.
+/// One block of units of one row, from the two sums of its gates: of the block, `step` apart, or, null, in the rows of `call`.
 template <class D, class T = hn::TFromD<D>>
-HWY_NOINLINE void Pointwise(D d, const LstmCall<T>& call, const T* recurrent, const T* input, std::int64_t block, std::int64_t row) {
+HWY_NOINLINE void Pointwise(D d, const LstmCall<T>& call, const T* recurrent, const T* input, std::int64_t step, std::int64_t block,
+                            std::int64_t row) {
   using V = hn::Vec<D>;
   constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
   const LstmDesc& desc = *call.desc;
@@ -36,10 +37,9 @@ HWY_NOINLINE void Pointwise(D d, const LstmCall<T>& call, const T* recurrent, co
   const auto count = static_cast<std::size_t>(std::min(lanes, desc.hidden - unit));
   V a[4];
   for (int gate = 0; gate < 4; ++gate) {
-    a[gate] = recurrent != nullptr ? hn::Load(d, recurrent + gate * lanes) : LoadSome(d, call.sums[row] + gate * desc.hidden + unit, count);
+    a[gate] = LoadSome(d, recurrent != nullptr ? recurrent + gate * step : call.sums[row] + gate * desc.hidden + unit, count);
     if (call.bias != nullptr) a[gate] = hn::Add(a[gate], hn::LoadU(d, call.bias + (block * 4 + gate) * lanes));
-    const V in =
-        input != nullptr ? hn::Load(d, input + gate * lanes) : LoadSome(d, call.projection[row] + gate * desc.hidden + unit, count);
+    const V in = LoadSome(d, input != nullptr ? input + gate * step : call.projection[row] + gate * desc.hidden + unit, count);
     a[gate] = hn::Add(a[gate], in);
   }
   const V c = LoadSome(d, call.c[row] + unit, count);
@@ -64,16 +64,15 @@ inline bool IsUsual(const LstmDesc& desc) {
          !desc.couple_input_forget && !desc.peepholes;
 }
 
-/// Pointwise of such a cell for `height` rows, whose totals lie `stride` apart. `Whole`: the block has all its units.
+/// Pointwise of such a cell for `height` rows, whose totals lie `stride` apart and those of a gate `step`. `Whole`: the block has all its units.
 template <bool Whole, class D, class T = hn::TFromD<D>>
-HWY_NOINLINE void UsualRows(D d, const LstmCall<T>& call, const T* recurrent, const T* input, std::int64_t stride, std::int64_t block,
-                            std::int64_t first, int height) {
+HWY_NOINLINE void UsualRows(D d, const LstmCall<T>& call, const T* recurrent, const T* input, std::int64_t stride, std::int64_t step,
+                            std::int64_t block, std::int64_t first, int height) {
   using V = hn::Vec<D>;
   constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
   const std::int64_t unit = block * lanes;
   const auto count = static_cast<std::size_t>(Whole ? lanes : call.desc->hidden - unit);
-  const std::int64_t next_gate = input != nullptr ? lanes : call.desc->hidden;
-  const std::size_t there = input != nullptr ? static_cast<std::size_t>(lanes) : count;  // of the input's sums
+  const std::int64_t next_gate = input != nullptr ? step : call.desc->hidden;
   const bool biased = call.bias != nullptr;
   V bias[4];
   for (int gate = 0; gate < 4; ++gate) bias[gate] = biased ? hn::LoadU(d, call.bias + (block * 4 + gate) * lanes) : hn::Zero(d);
@@ -81,9 +80,9 @@ HWY_NOINLINE void UsualRows(D d, const LstmCall<T>& call, const T* recurrent, co
   for (int row = 0; row < height; ++row, recurrent += stride) {
     const T* in = input != nullptr ? input + row * stride : call.projection[first + row] + unit;
     const auto sum = [&](int gate) HWY_ATTR {
-      V a = hn::Load(d, recurrent + gate * lanes);
+      V a = Whole ? hn::Load(d, recurrent + gate * lanes) : LoadSome(d, recurrent + gate * step, count);
       if (biased) a = hn::Add(a, bias[gate]);
-      return hn::Add(a, Whole ? hn::LoadU(d, in + gate * next_gate) : LoadSome(d, in + gate * next_gate, there));
+      return hn::Add(a, Whole ? hn::LoadU(d, in + gate * next_gate) : LoadSome(d, in + gate * next_gate, count));
     };
     const T* c = call.c[first + row] + unit;
     const V old = hn::Mul(Sigmoid(d, sum(1)), Whole ? hn::LoadU(d, c) : LoadSome(d, c, count));
@@ -112,11 +111,10 @@ void RunLstm(const LstmCall<T>& call) {
   const bool pairs = together > 1 ? call.rows <= pair_rows : TakesPairs(call.rows, bytes);
   const W* w = static_cast<const W*>(call.input);
   const W* r = static_cast<const W*>(call.recurrent);
-  const std::int64_t step = pairs ? 2 : 1, steps = (call.last_block - call.first_block + step - 1) / step;
-  for (std::int64_t made = 0; made < steps; ++made) {
-    const std::int64_t block = call.first_block + (call.backwards ? steps - 1 - made : made) * step;
-    const int blocks = pairs && block + 2 <= call.last_block ? 2 : 1;
-    const int vectors = blocks * panel_vectors;
+  const auto gate_step = [&](std::int64_t block) { return lstm_gate_step(lanes, std::min(lanes, h - block * lanes)); };
+  const auto run = [&](std::int64_t block, int blocks) HWY_ATTR {
+    const std::int64_t step = gate_step(block + blocks - 1);
+    const int vectors = step == lanes ? blocks * panel_vectors : static_cast<int>((4 * step + lanes - 1) / lanes);
     const TileRoom<T> recurrent(vectors), input(vectors);
     EachTile(call.rows, [&](std::int64_t first, int height) HWY_ATTR {
       const auto tile = TileFor<T, W>(height, vectors);
@@ -127,15 +125,24 @@ void RunLstm(const LstmCall<T>& call) {
         const T* from_x = call.x != nullptr ? input.total + next * width : nullptr;
         if (usual) {
           const auto rows = (block + next + 1) * lanes <= h ? UsualRows<true, decltype(d), T> : UsualRows<false, decltype(d), T>;
-          rows(d, call, from_h, from_x, blocks * width, block + next, first, height);
+          rows(d, call, from_h, from_x, vectors * lanes, step, block + next, first, height);
           continue;
         }
         for (int row = 0; row < height; ++row) {
-          const std::int64_t at = row * blocks * width;
-          Pointwise(d, call, from_h + at, from_x != nullptr ? from_x + at : nullptr, block + next, first + row);
+          const std::int64_t at = row * vectors * lanes;
+          Pointwise(d, call, from_h + at, from_x != nullptr ? from_x + at : nullptr, step, block + next, first + row);
         }
       }
     });
+  };
+  const std::int64_t stride = pairs ? 2 : 1, strides = (call.last_block - call.first_block + stride - 1) / stride;
+  for (std::int64_t made = 0; made < strides; ++made) {
+    const std::int64_t block = call.first_block + (call.backwards ? strides - 1 - made : made) * stride;
+    if (pairs && block + 2 <= call.last_block && gate_step(block + 1) == lanes) {
+      run(block, 2);
+      continue;
+    }
+    for (std::int64_t next = block; next < std::min(block + stride, call.last_block); ++next) run(next, 1);
   }
 }
 
@@ -145,7 +152,7 @@ void RunGates(const LstmCall<T>& call) {
   const hn::ScalableTag<T> d;
   for (std::int64_t row = 0; row < call.rows; ++row)
     for (std::int64_t block = call.first_block; block < call.last_block; ++block)
-      Pointwise(d, call, static_cast<const T*>(nullptr), static_cast<const T*>(nullptr), block, row);
+      Pointwise(d, call, static_cast<const T*>(nullptr), static_cast<const T*>(nullptr), 0, block, row);
 }
 
 void RunLstmF32(const LstmCall<float>& call) {

@@ -7,8 +7,12 @@
 
 namespace millrace::cpu {
 
+/// Columns from a gate to the next in the panel of a block of `units` units, which are one vector of `lanes` but in the last block: where the gates of the
+/// last units fit three vectors they stand close together, and the others of its four are not read.
+inline std::int64_t lstm_gate_step(std::int64_t lanes, std::int64_t units) { return 4 * units <= 3 * lanes ? units : lanes; }
+
 /// Some rows and some blocks of units of one LSTM step. A block is one vector of units; its four gates are one panel:
-/// [k][gate][lane].
+/// [k][gate][lane], of four vectors.
 template <class T>
 struct LstmCall {
   const LstmDesc* desc = nullptr;
