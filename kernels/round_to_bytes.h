@@ -23,7 +23,7 @@ void round_to_bytes(const float* x, std::int64_t count, float* out);
 /// out[.., n] = (float(Σ_k (byte[.., k] − zero)·W[k, n]) · scale) · w_scale[n], with the bytes, the zero and the scale of x[.., k] as above: the sum is
 /// exact, then a rounding to f32 and two rounded products. `axis` is 0 … rank − 1; k up to `most_bytes_k`.
 Tensor matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, int axis, StreamRef stream);
-/// The same for one row in host memory that stands alone; `bytes`: room for k of them.
+/// `matmul_bytes` of one row in host memory that stands alone; `bytes`: room for k of them.
 void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* x, std::int8_t* bytes, float* out);
 inline constexpr std::int64_t most_bytes_k = 65535;
 

@@ -18,7 +18,7 @@ struct WinogradWeights {
 /// Whether it pays for weights of these extents: f32, one group, strides 1, no dilation along the first axis, and channels enough.
 bool fits_winograd(const ConvDesc& desc, DType dtype, const DDim& weights);
 
-/// Nothing where `fits_winograd` says no, or weights are beyond 2^60.
+/// The transformed weights. The result is empty where `fits_winograd` is false or a weight is beyond 2^60.
 std::optional<WinogradWeights> transform_winograd(const ConvDesc& desc, const Tensor& weights);
 
 /// conv.h by such weights; f32 on host memory. Images of fewer than three rows of output, and those with elements beyond 2^60, infinite or NaN, go

@@ -24,7 +24,7 @@ class CallerExecutor final : public Executor {
   bool serial() const noexcept override { return true; }
   /// Runs what is ready, or waits until something is.
   Drive drive() override;
-  /// The same, but waits for `longest` at most: false when nothing ran.
+  /// `drive` with a wait of `longest` at most. The result is false when nothing ran.
   bool drive_for(Duration longest);
 
  private:

@@ -18,7 +18,7 @@ T sync_wait(Executor& executor, task<T> work, std::string name = "sync_wait") {
   return running.get();
 }
 
-/// The same on the calling thread: no other thread runs a task of `work`, and none is woken.
+/// `sync_wait` on the calling thread. No other thread runs a task of `work`, and none is woken.
 template <class T>
 T sync_wait(task<T> work, std::string name = "sync_wait") {
   throw_on_runtime_thread("sync_wait");

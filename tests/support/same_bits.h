@@ -7,7 +7,7 @@
 
 namespace millrace::testing {
 
-/// The same elements to the bit, and dtype and extents, wherever both are.
+/// Whether both tensors have equal elements to the bit, one dtype and equal extents, on whatever places they are.
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || a.dims() != b.dims()) return false;
   const Tensor left = a.copy_to(CpuPlace{}), right = b.copy_to(CpuPlace{});

@@ -57,7 +57,7 @@ class Engine {
   void start(Ref<Run> run, task<T> work, Done done) {
     start_on(*executor_, std::move(run), std::move(work), std::move(done));
   }
-  /// The same on another executor, on whose threads `done` is called.
+  /// `start` on another executor, whose threads call `done`.
   template <class T, class Done>
   void start_on(Executor& executor, Ref<Run> run, task<T> work, Done done) {
     add(run.get());

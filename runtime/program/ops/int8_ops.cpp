@@ -58,14 +58,19 @@ OpDef quantize_op() {
 
 enum : std::size_t { in_values, in_scales, in_weights, in_weight_scales };
 
+/// Checks weights i8 [k, n] and their scales f32 [n]; gives n.
+std::int64_t columns_of_bytes(const InferContext& context, std::size_t weights, std::size_t scales) {
+  expect_dtype(context, weights, DType::i8);
+  expect_dtype(context, scales, DType::f32);
+  expect_rank(context, weights, 2);
+  expect_rank(context, scales, 1);
+  return same_extent(extent(context, weights, 1), extent(context, scales, 0), "columns of W and WScale");
+}
+
 void infer_matmul_int8(InferContext& context) {
   expect_dtype(context, in_values, DType::i8);
   expect_dtype(context, in_scales, DType::f32);
-  expect_dtype(context, in_weights, DType::i8);
-  expect_dtype(context, in_weight_scales, DType::f32);
-  expect_rank(context, in_weights, 2);
-  expect_rank(context, in_weight_scales, 1);
-  const std::int64_t n = same_extent(extent(context, in_weights, 1), extent(context, in_weight_scales, 0), "columns of W and WScale");
+  const std::int64_t n = columns_of_bytes(context, in_weights, in_weight_scales);
   const std::optional<DDim>& x = context.tensor(in_values).shape;
   if (!x) return context.result(VarType::unranked(DType::f32));
   if (x->rank() == 0)
@@ -198,11 +203,7 @@ enum : std::size_t { in_floats, in_bytes_weights, in_bytes_scales };
 
 void infer_matmul_bytes(InferContext& context) {
   expect_dtype(context, in_floats, DType::f32);
-  expect_dtype(context, in_bytes_weights, DType::i8);
-  expect_dtype(context, in_bytes_scales, DType::f32);
-  expect_rank(context, in_bytes_weights, 2);
-  expect_rank(context, in_bytes_scales, 1);
-  const std::int64_t n = same_extent(extent(context, in_bytes_weights, 1), extent(context, in_bytes_scales, 0), "columns of W and WScale");
+  const std::int64_t n = columns_of_bytes(context, in_bytes_weights, in_bytes_scales);
   const std::optional<DDim>& x = context.tensor(in_floats).shape;
   const std::int64_t axis = first_axis(context.attributes());
   if (axis < 0 || (x && axis >= x->rank()))

@@ -39,7 +39,7 @@ task<int> many(std::set<std::thread::id>* seen) {
   co_return done;
 }
 
-/// What another thread writes once it may.
+/// An array that another thread writes once a task waits for it.
 struct FromOutside {
   TensorArray array{3};
   std::optional<ExternalHold> hold;

@@ -20,7 +20,7 @@ VarId narrowed_to_bytes(Importer& to, const Formula& f, VarId x, VarId zero, DTy
 /// (x − zero) · scale, in the dtype of the scale; `zero`: or `no_var`.
 VarId dequantized(Importer& to, VarId x, VarId scale, VarId zero, std::int64_t axis);
 
-/// Whether weights of 8 bits are known i8 without zero points: what products of bytes multiply by.
+/// Whether weights of 8 bits are known i8 without zero points: the ones that products of bytes take.
 bool are_centred_bytes(Importer& to, const Node& node, std::size_t weights, std::size_t zero);
 
 /// f32 where the sums of `terms` products of two 8-bit numbers are exact in it, else f64.
