@@ -39,15 +39,19 @@ TensorArray TensorArray::window(std::int64_t capacity, int readers) {
   return made;
 }
 
+void TensorArray::fill_items(Tensor items) const {
+  std::vector<std::int64_t> offsets(static_cast<std::size_t>(items.dim(0)) + 1);
+  std::iota(offsets.begin(), offsets.end(), std::int64_t{0});
+  core_->fill({std::move(items), std::move(offsets), true, nullptr});
+}
+
 TensorArray TensorArray::unstack(const Tensor& x, int axis) {
   if (x.rank() == 0) throw ShapeError("unstack: expected a tensor with at least one axis, found the scalar " + x.to_string());
   const std::int64_t count = x.dim(axis);
   TensorArray made(count);
   made.core_->expect(x.dtype(), x.dims().erased(x.dims().checked_axis(axis)));
   if (x.dims().checked_axis(axis) == 0) {
-    std::vector<std::int64_t> offsets(static_cast<std::size_t>(count) + 1);
-    std::iota(offsets.begin(), offsets.end(), std::int64_t{0});
-    made.core_->fill({x, std::move(offsets), true, nullptr});
+    made.fill_items(x);
     return made;
   }
   for (std::int64_t i = 0; i < count; ++i) made.write(i, x.select(axis, i));

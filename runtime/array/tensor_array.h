@@ -116,6 +116,8 @@ class TensorArray {
   void fill(Tensor rows, std::vector<std::int64_t> offsets, std::shared_ptr<Watermark> watermark = nullptr) const {
     core_->fill({std::move(rows), std::move(offsets), false, std::move(watermark)});
   }
+  /// The same of items: slot t is item t along axis 0 of `items`, whose axis 0 has the size of the array.
+  void fill_items(Tensor items) const;
   /// All slots of an array that was filled, or made by `unpack` or `unstack` (axis 0), as one value; null for others.
   std::shared_ptr<const detail::FilledSlots> filled() const { return core_->filled(); }
   /// The same once slot 0 is issued: an array that is filled is filled all at once. Null for arrays of no fixed size.

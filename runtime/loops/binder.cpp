@@ -36,6 +36,7 @@ std::int64_t LoopBinder::slot_of(std::size_t input, std::int64_t iteration) cons
 
 void LoopBinder::check_order(std::size_t index) const {
   if (operands_.inputs[index].order() != order_) refuse("'{}' has another order than '{}'", port(index), port(0));
+  if (form_.unbatched && order_) refuse("'{}' has an order of sequences", port(index));
 }
 
 /// The slots that the loop reads are slots of the array, or stand before the first one.
@@ -51,12 +52,15 @@ void LoopBinder::check_reach(std::size_t index) const {
 }
 
 void LoopBinder::check_slot(std::size_t index, DType dtype, const DDim& dims) const {
-  const VarType& wanted = type(index);
+  VarType wanted = type(index);
+  if (form_.unbatched) wanted.shape = wanted.shape->erased(0);
   const DDim& extents = wanted.shape.value();
-  bool fits = dtype == wanted.dtype && dims.rank() > 0 && dims.rank() == extents.rank();
-  for (int axis = 1; fits && axis < dims.rank(); ++axis) fits = extents[axis] == DDim::unknown || extents[axis] == dims[axis];
+  bool fits = dtype == wanted.dtype && dims.rank() == extents.rank() && (form_.unbatched || dims.rank() > 0);
+  for (int axis = 0; fits && axis < dims.rank(); ++axis) fits = extents[axis] == DDim::unknown || extents[axis] == dims[axis];
   if (!fits) refuse("'{}': expected slots of {}, found {}{}", port(index), wanted.to_string(), name_of(dtype), dims.to_string());
 }
+
+Tensor LoopBinder::as_rows(const Tensor& value) const { return form_.unbatched ? value.reshape(value.dims().inserted(0, 1)) : value; }
 
 Tensor LoopBinder::in_place(const Tensor& value) const {
   if (value.place() != stream_.place() || !value.is_contiguous()) return clone(value, stream_);
@@ -76,13 +80,17 @@ LoDTensor LoopBinder::held_slot(std::size_t index, std::int64_t iteration) const
   return *held;
 }
 
-Tensor LoopBinder::slot(std::size_t index, std::int64_t iteration) const { return in_place(held_slot(index, iteration).tensor()); }
+Tensor LoopBinder::slot(std::size_t index, std::int64_t iteration) const {
+  return as_rows(in_place(held_slot(index, iteration).tensor()));
+}
 
 BoundInput LoopBinder::input(std::size_t index) const {
   check_reach(index);
   BoundInput made;
   const auto filled = operands_.inputs[index].filled();
-  if (filled == nullptr) {
+  std::optional<Tensor> whole;
+  if (filled != nullptr) whole = form_.unbatched ? filled->stacked() : filled->whole;
+  if (!whole) {
     for (std::int64_t t = 0; t < operands_.iterations; ++t) {
       made.slots.push_back(slot(index, t));
       made.rows.push_back(made.slots.back().dim(0));
@@ -92,11 +100,12 @@ BoundInput LoopBinder::input(std::size_t index) const {
     }
     return made;
   }
-  const Tensor whole = in_place(filled->whole);
-  const DDim dims = filled->items ? whole.dims().erased(0) : whole.dims();
-  check_slot(index, whole.dtype(), dims);
-  const std::int64_t step = filled->items ? dims[0] : 1;
-  made.whole = filled->items ? whole.reshape(dims.erased(0).inserted(0, whole.dim(0) * step)) : whole;
+  whole = in_place(*whole);
+  const bool items = form_.unbatched || filled->items;
+  const DDim dims = items ? whole->dims().erased(0) : whole->dims();
+  check_slot(index, whole->dtype(), dims);
+  const std::int64_t step = items && !form_.unbatched ? dims[0] : 1;
+  made.whole = items && !form_.unbatched ? whole->reshape(dims.erased(0).inserted(0, whole->dim(0) * step)) : *whole;
   made.slots.resize(
       static_cast<std::size_t>(slot_of(index, 0) < 0 || slot_of(index, operands_.iterations - 1) < 0 ? operands_.iterations : 0));
   for (std::int64_t t = 0; t < operands_.iterations; ++t) {
@@ -108,19 +117,20 @@ BoundInput LoopBinder::input(std::size_t index) const {
       continue;
     }
     const auto at = static_cast<std::size_t>(slot_of(index, t));
-    made.begin.push_back(filled->offsets[at] * step);
-    made.rows.push_back(filled->items ? step : filled->offsets[at + 1] - filled->offsets[at]);
+    made.begin.push_back(items ? slot_of(index, t) * step : filled->offsets[at]);
+    made.rows.push_back(items ? step : filled->offsets[at + 1] - filled->offsets[at]);
   }
   return made;
 }
 
 std::vector<std::int64_t> LoopBinder::expected_rows(std::size_t index) const {
   check_reach(index);
-  const std::int64_t first = held_slot(index, 0).dims()[0];
+  const LoDTensor slot = held_slot(index, 0);
+  const std::int64_t first = form_.unbatched ? 1 : slot.dims()[0];
   std::vector<std::int64_t> rows;
   for (std::int64_t t = 0; t < operands_.iterations; ++t) {
     const std::int64_t at = slot_of(index, t);
-    rows.push_back(at < 0 ? operands_.boots[index]->dims()[0] : order_ ? order_->live(at) : first);
+    rows.push_back(at < 0 && !form_.unbatched ? operands_.boots[index]->dims()[0] : order_ ? order_->live(at) : first);
   }
   return rows;
 }
@@ -156,8 +166,9 @@ Tensor LoopBinder::state(std::size_t index) const {
   const SlotValue& value = operands_.states[index];
   const std::size_t at = operands_.inputs.size() + index;
   if (!value.lod().empty()) refuse("state '{}' has sub-sequences", port(at));
+  if (form_.unbatched && value.has_order()) refuse("state '{}' has an order of sequences", port(at));
   check_slot(at, value.dtype(), value.dims());
-  Tensor held = in_place(value.tensor());
+  Tensor held = as_rows(in_place(value.tensor()));
   if (!order_) return held;
   if (!form_.states[index].shrinks) {
     if (ragged_) refuse("state '{}' keeps its rows where sequences end", port(at));

@@ -66,6 +66,8 @@ class LoopBinder {
  private:
   const std::string& port(std::size_t index) const { return form_.step.inputs()[index].name; }
   const VarType& type(std::size_t index) const { return form_.step.var(form_.step.inputs()[index].var).type; }
+  /// Rows of the step of which `value`, a slot or a state, consists.
+  Tensor as_rows(const Tensor& value) const;
   std::int64_t slot_of(std::size_t input, std::int64_t iteration) const;
   void check_reach(std::size_t index) const;
   LoDTensor held_slot(std::size_t index, std::int64_t iteration) const;

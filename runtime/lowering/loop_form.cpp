@@ -31,28 +31,19 @@ struct Symbol {
 constexpr std::int64_t most_stride = 1 << 20;
 constexpr std::int64_t most_lag = 1024;
 
-/// Appends an op of `from` to `into`, where `to` has the vars that it reads.
-void copy_op(const Program& from, const Op& op, Program& into, std::map<VarId, VarId>& to) {
-  Op made{op.type, {}, {}, op.attributes, op.label};
-  std::vector<std::string> names;
-  for (const VarId input : op.inputs) made.inputs.push_back(input == no_var ? no_var : to.at(input));
-  for (const VarId output : op.outputs) names.push_back(from.var(output).name);
-  const std::vector<VarId> outputs = into.append(0, std::move(made), names);
-  for (std::size_t i = 0; i < outputs.size(); ++i) to[op.outputs[i]] = outputs[i];
-}
-
 class LoopReader {
   using Arithmetic = OpTraits::Arithmetic;
   using Comparison = OpTraits::Comparison;
 
  public:
-  LoopReader(const Program& program, int block, const Op& loop)
+  LoopReader(const Program& program, int block, const Op& loop, bool unbatched)
       : program_(program),
         outer_(block),
         loop_(loop),
         body_(program.block(loop.attributes.get<BlockId>("sub_block").index)),
-        numbers_(program, block, loop),
-        form_{{}, {}, {}, {}, {}, {}, true, Program(program.shared_registry())} {
+        numbers_(program, block, loop) {
+    form_.unbatched = unbatched;
+    form_.step = Program(program.shared_registry());
     form_.step.set_title(program.title() + ", one iteration");
   }
 
@@ -72,6 +63,8 @@ class LoopReader {
     if (form_.stop.left.stride == 0) refuse("it ends by something else than a number of iterations");
     if (form_.inputs.empty() && form_.states.empty()) refuse("it has no rows");
     finish();
+    const bool changes = std::any_of(form_.states.begin(), form_.states.end(), [](const auto& state) { return state.changes; });
+    if (!changes && form_.outputs.empty()) refuse("it computes no rows");
     return std::move(form_);
   }
 
@@ -178,9 +171,12 @@ class LoopReader {
   VarId add_rows(const std::string& called, VarType type) {
     if (type.lod_depth > 0) refuse("'" + called + "' has sub-sequences");
     if (!type.shape) refuse("nobody knows the rank of '" + called + "'");
-    if (type.rank() == 0) refuse("'" + called + "' has no rows");
-    form_.one_row = form_.one_row && (*type.shape)[0] == 1;
-    (*type.shape)[0] = DDim::unknown;
+    if (form_.unbatched) {
+      if (!type.is_static()) refuse("'" + called + "' is of " + type.to_string() + ", and has no axis for sequences");
+    } else {
+      if (type.rank() == 0) refuse("'" + called + "' has no rows");
+      (*type.shape)[0] = DDim::unknown;
+    }
     return form_.step.add_input(port_name(called), VarType(type.dtype, *type.shape));
   }
   std::string port_name(const std::string& wanted) const {
@@ -354,6 +350,7 @@ class LoopReader {
 
   /// Rows leave with their sequences; which, the loop knows.
   void eval_shrink(const Op& op) {
+    if (form_.unbatched) refuse(op, "leaves out sequences");
     const Symbol step = at(op.inputs[1]);
     if (step.kind != Symbol::Kind::rows) refuse(op, "looks at something else than a step");
     const Symbol x = at(op.inputs[0]);
@@ -391,6 +388,7 @@ class LoopReader {
     if (!is_outside(var)) refuse(op, "reads '" + name(var) + "', which this iteration does not know");
     const VarType& type = program_.var(var).type;
     if (!type.is_tensor() || type.lod_depth > 0 || !type.shape) refuse(op, "reads '" + name(var) + "' of " + type.to_string());
+    if (form_.unbatched && !type.is_static()) refuse(op, "reads '" + name(var) + "' of " + type.to_string() + ", whose shape is open");
     if (type.rank() > 0 && (*type.shape)[0] == DDim::unknown) return *whole_.insert(staying(op, var)).first;
     form_.shared.push_back(var);
     shared_vars_.push_back(form_.step.add_input(port_name(name(var)), VarType(type.dtype, *type.shape)));
@@ -405,7 +403,7 @@ class LoopReader {
     std::vector<std::string> names;
     for (const VarId input : op.inputs) made.inputs.push_back(rows(op, input));
     for (const VarId output : op.outputs) names.push_back(name(output));
-    keep_rows(op, made);
+    if (!form_.unbatched) keep_rows(op, made);
     const std::vector<VarId> outputs = form_.step.append(0, std::move(made), names);
     for (std::size_t i = 0; i < outputs.size(); ++i) symbols_[op.outputs[i]] = {.kind = Symbol::Kind::rows, .var = outputs[i]};
   }
@@ -451,21 +449,11 @@ class LoopReader {
     for (std::size_t i = 0; i < state_vars_.size(); ++i) form_.states[i].shrinks &= !whole_.contains(state_vars_[i]);
     for (std::size_t i = 0; i < input_vars_.size(); ++i) form_.inputs[i].shrinks &= !whole_.contains(input_vars_[i]);
     drop_unread();
-    for (std::vector<VarId>* given : {&output_vars_, &next_})
-      for (VarId& var : *given)
-        if (var != no_var) var = computed(var);
     for (std::size_t i = 0; i < form_.outputs.size(); ++i)
       form_.step.add_output(fmt::format("{}_{}", name(form_.outputs[i].array), i), output_vars_[i]);
     for (std::size_t i = 0; i < form_.states.size(); ++i)
       if (form_.states[i].changes) form_.step.add_output("next " + form_.states[i].name + fmt::format("_{}", i), next_[i]);
     order_inputs();
-  }
-
-  /// A value that an iteration hands on as it came gets an op of its own.
-  VarId computed(VarId var) {
-    const std::vector<Program::Port>& ports = form_.step.inputs();
-    if (std::none_of(ports.begin(), ports.end(), [var](const auto& port) { return port.var == var; })) return var;
-    return form_.step.append(0, Op{"identity", {var}, {}, {}, {}})[0];
   }
 
   /// An array that nothing but the loop reads need not be written: what it carried is carried.
@@ -488,21 +476,37 @@ class LoopReader {
     return std::any_of(program_.outputs().begin(), program_.outputs().end(), [&](const auto& port) { return port.var == array; });
   }
 
-  /// The ports came as the body named them: step inputs, states, shared.
+  /// The ports came as the body named them: step inputs, states, shared. What an unbatched form computes with slots and states is computed for N of them.
   void order_inputs() {
     Program ordered(form_.step.shared_registry());
     ordered.set_title(form_.step.title());
-    std::map<VarId, VarId> to;
-    const auto add = [&](VarId var) {
-      for (const Program::Port& port : form_.step.inputs())
-        if (port.var == var) to[var] = ordered.add_input(port.name, form_.step.var(var).type);
+    Vectorizer to(form_.step, ordered);
+    const auto add = [&](const std::vector<VarId>& vars, bool rows) {
+      for (const VarId var : vars)
+        for (const Program::Port& port : form_.step.inputs()) {
+          if (port.var != var) continue;
+          VarType type = form_.step.var(var).type;
+          if (rows) type.shape = type.shape->inserted(0, DDim::unknown);
+          to.bind(var, ordered.add_input(port.name, type), rows);
+        }
     };
-    for (const auto* vars : {&input_vars_, &state_vars_, &shared_vars_})
-      for (const VarId var : *vars) add(var);
-    for (const auto& [var, value] : form_.step.parameters()) to[var] = ordered.add_parameter(form_.step.var(var).name, value);
-    for (const Op& op : form_.step.block(0).ops) copy_op(form_.step, op, ordered, to);
-    for (const Program::Port& port : form_.step.outputs()) ordered.add_output(port.name, to.at(port.var));
+    add(input_vars_, form_.unbatched);
+    add(state_vars_, form_.unbatched);
+    add(shared_vars_, false);
+    for (const auto& [var, value] : form_.step.parameters()) to.bind(var, ordered.add_parameter(form_.step.var(var).name, value), false);
+    for (const Op& op : form_.step.block(0).ops) to.rewrite(op);
+    for (const Program::Port& port : form_.step.outputs()) {
+      if (form_.unbatched && !to.batched(port.var)) refuse("'" + port.name + "' is the same in every iteration");
+      ordered.add_output(port.name, computed(ordered, to.get(port.var)));
+    }
     form_.step = std::move(ordered);
+  }
+
+  /// A value that an iteration hands on as it came gets an op of its own.
+  static VarId computed(Program& step, VarId var) {
+    const std::vector<Program::Port>& ports = step.inputs();
+    if (std::none_of(ports.begin(), ports.end(), [var](const auto& port) { return port.var == var; })) return var;
+    return step.append(0, Op{"identity", {var}, {}, {}, {}})[0];
   }
 
   const Program& program_;
@@ -525,41 +529,8 @@ class LoopReader {
 
 }  // namespace
 
-Program as_one_row(const LoopForm& form) {
-  if (!form.one_row) throw UnsupportedError("iterations may have any number of rows");
-  const std::size_t rows = form.inputs.size() + form.states.size();
-  Program one(form.step.shared_registry());
-  std::map<VarId, VarId> to;
-  for (std::size_t i = 0; i < form.step.inputs().size(); ++i) {
-    const Program::Port& port = form.step.inputs()[i];
-    VarType type = form.step.var(port.var).type;
-    if (i < rows) (*type.shape)[0] = 1;
-    to[port.var] = one.add_input(port.name, type);
-  }
-  for (const auto& [var, value] : form.step.parameters()) to[var] = one.add_parameter(form.step.var(var).name, value);
-  for (const Op& op : form.step.block(0).ops) copy_op(form.step, op, one, to);
-
-  Program made(form.step.shared_registry());
-  made.set_title(form.step.title() + " of one row");
-  Vectorizer vectorizer(one, made);
-  for (std::size_t i = 0; i < form.step.inputs().size(); ++i) {
-    const Program::Port& port = form.step.inputs()[i];
-    const VarId given = made.add_input(port.name, form.step.var(port.var).type);
-    const VarId whole = i < rows ? vectorizer.emit("unsqueeze", {given}, {{"axes", std::vector<std::int64_t>{1}}})[0] : given;
-    vectorizer.bind(to.at(port.var), whole, i < rows);
-  }
-  for (const auto& [var, value] : one.parameters()) vectorizer.bind(var, made.add_parameter(one.var(var).name, value), false);
-  for (const Op& op : one.block(0).ops) vectorizer.rewrite(op);
-  for (const Program::Port& port : form.step.outputs()) {
-    const VarId var = to.at(port.var);
-    const VarType& type = one.var(var).type;
-    if (!vectorizer.batched(var) || type.rank() == 0 || (*type.shape)[0] != 1)
-      throw UnsupportedError("'" + port.name + "': expected one row, found " + type.to_string());
-    made.add_output(port.name, vectorizer.emit("squeeze", {vectorizer.get(var)}, {{"axes", std::vector<std::int64_t>{1}}})[0]);
-  }
-  return made;
+LoopForm find_loop_form(const Program& program, int block, const Op& loop, bool unbatched) {
+  return LoopReader(program, block, loop, unbatched).read();
 }
-
-LoopForm find_loop_form(const Program& program, int block, const Op& loop) { return LoopReader(program, block, loop).read(); }
 
 }  // namespace millrace

@@ -16,7 +16,7 @@ namespace millrace {
 ///
 /// `step` is one iteration for all its sequences: a straight-line program whose inputs are, in order, the step inputs, the states and the shared
 /// values, and whose outputs are what the iteration writes, then the next values of those states that change. Rows lie along axis 0, of unknown
-/// extent.
+/// extent. In an unbatched form a slot or state [a, b] of the program is one row [1, a, b] of the step.
 struct LoopForm {
   /// A number that changes by the same amount each iteration: `first`, plus `stride` times the iterations before.
   struct Index {
@@ -80,15 +80,13 @@ struct LoopForm {
   std::vector<Output> outputs;
   std::vector<Carried> carried;
   Stop stop;
-  bool one_row = true;  ///< the program says of all rows that an iteration has one of them
+  /// Whether slots and states have no axis for sequences: each is one row as it stands, so that ops may move, fold and number all its axes.
+  bool unbatched = false;
   Program step;
 };
 
-/// The step program of a form whose iterations have one row: its row [1, …] is looked at as a whole, so that ops may move, fold and number its axis 0 too. Inputs
-/// and outputs are those of `form.step`. UnsupportedError where an op has no rule, or where a form has other rows.
-Program as_one_row(const LoopForm& form);
-
-/// UnsupportedError says why the while op, which stands in `block`, is no recurrence that may run as one piece.
-LoopForm find_loop_form(const Program& program, int block, const Op& loop);
+/// The form of the while op, which stands in `block`. `unbatched`: its unbatched form, where all slots and states have static shapes and no order.
+/// UnsupportedError says why the loop is no recurrence that may run as one piece.
+LoopForm find_loop_form(const Program& program, int block, const Op& loop, bool unbatched = false);
 
 }  // namespace millrace

@@ -37,9 +37,11 @@ void Vectorizer::bind_all(const std::vector<VarId>& olds, const std::vector<VarI
 void Vectorizer::rewrite(const Op& op) {
   if (!any_batched(op)) {
     std::vector<VarId> inputs;
+    std::vector<std::string> names;
     for (const VarId input : op.inputs) inputs.push_back(get(input));
+    for (const VarId output : op.outputs) names.push_back(from_.var(output).name);
     Op copied{op.type, std::move(inputs), {}, op.attributes, op.label};
-    bind_all(op.outputs, to_.append(0, std::move(copied)), false);
+    bind_all(op.outputs, to_.append(0, std::move(copied), names), false);
     return;
   }
   const OpDef& def = from_.registry().at(op.type);

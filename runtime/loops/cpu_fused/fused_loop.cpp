@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/loops/cpu_fused/fused_loop.h>
 
-#include <exception>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -9,27 +9,20 @@
 
 namespace millrace {
 
-FusedLoop::FusedLoop(const Program& program, int block, const Op& loop) : form_(find_loop_form(program, block, loop)) {
-  const std::size_t inputs = form_.inputs.size();
-  for (const std::vector<Program::Port>* ports : {&form_.step.inputs(), &form_.step.outputs()})
-    for (std::size_t i = 0; i < ports->size(); ++i) {
-      const Program::Port& port = (*ports)[i];
-      const VarType& type = form_.step.var(port.var).type;
-      const bool rows = type.rank() > 0 && (*type.shape)[0] == DDim::unknown;
-      const bool slots = ports == &form_.step.inputs() && i < inputs;  // truth is widened when they are read
-      if ((type.dtype == DType::boolean && !slots) || (rows && type.dtype == DType::bf16))
-        throw UnsupportedError("'" + port.name + "' is of " + type.to_string());
-    }
-  try {
-    prepare(form_.step);
-  } catch (const UnsupportedError&) {
-    const std::exception_ptr refused = std::current_exception();
+FusedLoop::FusedLoop(const Program& program, int block, const Op& loop) {
+  const auto fits_unbatched = [&](Error& refused) {
     try {
-      prepare(as_one_row(form_));
-      one_row_ = true;
-    } catch (const Error&) {
-      std::rethrow_exception(refused);
+      prepare(find_loop_form(program, block, loop, true));
+      return true;
+    } catch (const Error& error) {
+      if (std::string_view(error.what()) != refused.what()) refused.add_context(fmt::format(" (unbatched: {})", error.what()));
+      return false;
     }
+  };
+  try {
+    prepare(find_loop_form(program, block, loop));
+  } catch (UnsupportedError& refused) {
+    if (!fits_unbatched(refused)) throw;
   }
   output_memory_.resize(form_.outputs.size());
   const Block& body = program.block(loop.attributes.get<BlockId>("sub_block").index);
@@ -40,8 +33,19 @@ FusedLoop::FusedLoop(const Program& program, int block, const Op& loop) : form_(
 }
 
 /// Takes the iteration apart. UnsupportedError says which op has no rule for rows.
-void FusedLoop::prepare(const Program& recurrence) {
+void FusedLoop::prepare(LoopForm form) {
+  form_ = std::move(form);
+  const Program& recurrence = form_.step;
   const std::size_t inputs = form_.inputs.size();
+  for (const std::vector<Program::Port>* ports : {&recurrence.inputs(), &recurrence.outputs()})
+    for (std::size_t i = 0; i < ports->size(); ++i) {
+      const Program::Port& port = (*ports)[i];
+      const VarType& type = recurrence.var(port.var).type;
+      const bool rows = type.rank() > 0 && (*type.shape)[0] == DDim::unknown;
+      const bool slots = ports == &recurrence.inputs() && i < inputs;  // truth is widened when they are read
+      if ((type.dtype == DType::boolean && !slots) || (rows && type.dtype == DType::bf16))
+        throw UnsupportedError("'" + port.name + "' is of " + type.to_string());
+    }
   const std::size_t states = form_.states.size();
   passes_.clear();
   invariant_.reset();

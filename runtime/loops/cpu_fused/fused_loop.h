@@ -36,7 +36,7 @@ class FusedLoop {
     std::vector<std::size_t> shared;  ///< places of the shared ones among `inputs`
     bool multiplies = false;          ///< has a product or a cell
   };
-  void prepare(const Program& step);
+  void prepare(LoopForm form);
   Part part_of(const passes::Phase& phase);
   std::string describe() const;
 

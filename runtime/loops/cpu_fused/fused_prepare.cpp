@@ -44,6 +44,7 @@ std::int64_t FusedRun::rows() const noexcept { return state_->most_rows; }
 std::int64_t FusedRun::work() const noexcept { return state_->offset(state_->operands.iterations) * state_->work; }
 std::optional<DDim> FusedRun::stacked(std::size_t output) const {
   const Tensor& whole = state_->whole[static_cast<std::size_t>(state_->target_of(output).whole)];
+  if (form().unbatched) return whole.dims().erased(0).inserted(0, state_->operands.outputs[output].size());
   return whole.dims().erased(0).inserted(0, state_->first_rows).inserted(0, state_->operands.outputs[output].size());
 }
 void FusedRun::deal(int threads) { state_->make_parts(threads, stream_); }
@@ -93,6 +94,7 @@ std::vector<std::int64_t> FusedRun::State::read_feeder(std::size_t input, Iterat
   const LoopOperands::Source& source = operands.sources[input];
   const std::shared_ptr<State>& from = static_cast<const FusedRun&>(*source.run).state_;
   const DDim& dims = loop->form().step.var(loop->form().step.inputs()[input].var).type.shape.value();
+  if (loop->form().unbatched != from->loop->form().unbatched) refuse(not_its_slots);
   const auto [first, stride] = operands.read[input];
   const auto [written, written_stride] = from->operands.written[source.output];
   if (stride != written_stride || (first - written) % stride != 0) refuse(not_its_slots);
@@ -133,8 +135,10 @@ void FusedRun::State::read_inputs(StreamRef stream) {
 /// How many rows each iteration has: those of the inputs; without inputs, those of the states.
 void FusedRun::State::count_rows() {
   if (operands.inputs.empty()) {
-    if (operands.states.empty() || operands.states[0].dims().rank() == 0) refuse("neither inputs nor states say how many rows there are");
-    first_rows = most_rows = operands.states[0].dims()[0];
+    const bool unbatched = loop->form().unbatched;
+    if (!unbatched && (operands.states.empty() || operands.states[0].dims().rank() == 0))
+      refuse("neither inputs nor states say how many rows there are");
+    first_rows = most_rows = unbatched ? 1 : operands.states[0].dims()[0];
   } else {
     order = binder->order();
     ordered = binder->ordered();

@@ -368,6 +368,10 @@ std::vector<SlotValue> FusedRun::finish() {
     const bool falls = state.target_of(i).falls;
     const std::int64_t lowest = std::min(first, first + stride * (state.operands.iterations - 1));
     if (all && array.is_fixed() && lowest == 0 && stride == (falls ? -1 : 1) && array.size() == state.operands.iterations) {
+      if (form().unbatched) {
+        array.fill_items(whole);
+        continue;
+      }
       std::vector<std::int64_t> offsets;
       for (std::size_t t = 0; t < iterations; ++t)
         offsets.push_back(state.place(state.target_of(i), static_cast<std::int64_t>(falls ? iterations - 1 - t : t)));
@@ -391,6 +395,7 @@ std::vector<SlotValue> FusedRun::finish() {
                   static_cast<std::size_t>(count * width * state.size));
     }
     made.storage()->mark_written();
+    if (form().unbatched) made = made.select(0, 0);
     if (state.order && state.ordered.stride == 1)
       last.emplace_back(LoDTensor(std::move(made)), state.order, state.ordered.first + state.done - 1);
     else

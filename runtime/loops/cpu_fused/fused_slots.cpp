@@ -82,7 +82,7 @@ void FusedRun::State::write_slots(std::size_t output, std::int64_t begin, std::i
   const auto [first, stride] = operands.written[output];
   for (std::int64_t iteration = begin; iteration < end; ++iteration) {
     const std::int64_t row = place(target, iteration);
-    const Tensor slot = made.rows(row, row + rows_of(iteration));
+    const Tensor slot = loop->form().unbatched ? made.select(0, row) : made.rows(row, row + rows_of(iteration));
     operands.outputs[output].write(first + stride * iteration, LoDTensor(leaves(output) ? part_of(slot, Point()) : slot));
   }
 }

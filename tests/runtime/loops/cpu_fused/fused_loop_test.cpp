@@ -114,7 +114,7 @@ TEST_CASE("loops that do not fit say why and run iteration by iteration") {
     Program program;
     {
       const Guard guard(program);
-      const Var x = input("x", VarType(DType::f32, {2, 2}));
+      const Var x = input("x", VarType(DType::f32, {DDim::unknown, 2}));
       const Var n = input("n", VarType(DType::i64, {}));
       Var step = 0;
       Var state = x;
@@ -214,6 +214,93 @@ TEST_CASE("a decoder that looks at the memory of its one sequence runs in one pi
     output("y", outputs.stack());
   }
   CHECK(compare(program, {{"x", random_tensor(random, {9, 1, 5})}, {"memory", random_tensor(random, {1, 7, 5})}}) == 1);
+}
+
+/// y[t] and the last state of a loop over slots of `slot`: state = body(state, x[t]).
+Program slot_loop(const DDim& slot, const DDim& state, const std::function<Var(const Var& state, const Var& x)>& body) {
+  Program program;
+  const Guard guard(program);
+  const Var x = input("x", VarType(DType::f32, slot.inserted(0, DDim::unknown))), start = input("start", VarType(DType::f32, state));
+  const build::TensorArray steps = build::TensorArray::unstack(x);
+  const Var n = steps.size();
+  const build::TensorArray outputs(n, "outputs");
+  Var step = 0, carried = start;
+  auto loop = while_loop({step, carried});
+  {
+    auto frame = loop.frame();
+    loop.break_if(equal(step, n));
+    carried.update(body(carried, steps.read(step)));
+    outputs.write(step, carried, share);
+    step.update(step + 1);
+  }
+  output("y", outputs.stack());
+  output("last", carried);
+  return program;
+}
+
+TEST_CASE("slots without an axis for sequences run in one piece: vectors, matrices, scalars") {
+  Random random(31);
+  const auto of = [&](const DDim& dims) { return build::parameter("w", random_tensor(random, dims)); };
+  const auto fuses = [&](const DDim& slot, const DDim& state, const std::function<Var(const Var& state, const Var& x)>& body) {
+    const Program program = slot_loop(slot, state, body);
+    for (const std::int64_t steps : {1, 2, 9}) {
+      const Feeds feeds{{"x", random_tensor(random, slot.inserted(0, steps))}, {"start", random_tensor(random, state)}};
+      CHECK(compare(program, feeds) == 1);
+    }
+    const Feeds none{{"x", random_tensor(random, slot.inserted(0, 0))}, {"start", random_tensor(random, state)}};
+    CHECK(bits(on_cpu(program, none)) == bits(on_cpu(program, none, interpreted())));
+  };
+  fuses({}, {}, [](const Var& state, const Var& x) { return tanh(state * 0.5f + x); });
+  fuses({3}, {5}, [&](const Var& state, const Var& x) { return tanh(matmul(state, of({5, 5})) + matmul(x, of({3, 5}))); });
+  fuses({3}, {5}, [&](const Var& state, const Var& x) { return tanh(matmul(of({5, 5}), state) + matmul(of({5, 3}), x)); });
+  fuses({4}, {4}, [](const Var& state, const Var& x) { return reduce(state * x, "sum", {0}, true) + softmax(x - state, 0); });
+  fuses({2, 3}, {3, 2}, [](const Var& state, const Var& x) {
+    return tanh(state + call1("transpose", {x}, {{"perm", std::vector<std::int64_t>{1, 0}}}));
+  });
+  fuses({4}, {4, 4}, [](const Var& state, const Var& x) {  // fast weights: an outer product
+    const Var column = call1("unsqueeze", {x}, {{"axes", std::vector<std::int64_t>{1}}});
+    return state * 0.9f + matmul(column, call1("unsqueeze", {x}, {{"axes", std::vector<std::int64_t>{0}}}));
+  });
+  fuses({3, 3}, {3, 3}, [](const Var& state, const Var& x) { return tanh(matmul(state, x)); });
+}
+
+TEST_CASE("loops without an axis for sequences pass slots to each other, backwards too") {
+  Random random(32);
+  Program program;
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 3}));
+    const build::TensorArray steps = build::TensorArray::unstack(x);
+    const Var n = steps.size();
+    const build::TensorArray first(n, "first"), second(n, "second"), sums(n, "sums");
+    const Var boot = constant(Tensor::from<float>({1, 2, 3}));
+    Var step = 0, other = 0, before = constant(Tensor::from<float>({3, 2, 1}));
+    auto loop = while_loop({step, before});
+    {
+      auto frame = loop.frame();
+      loop.break_if(equal(step, n));
+      const Var last = first.read(step - 1, boot);
+      first.write(step, tanh(steps.read(step) + last - softmax(before, 0)));
+      before.update(last);
+      step.update(step + 1);
+    }
+    Var held = constant(Tensor::from<float>({0, 1, 0}));
+    auto back = while_loop({other, held});
+    {
+      auto frame = back.frame();
+      back.break_if(equal(other, n));
+      const Var slot = first.read(n - 1 - other);
+      held.update(held * reduce(slot, "mean", {0}, true) + slot);
+      second.write(n - 1 - other, held, share);
+      sums.write(n - 1 - other, reduce(held, "sum", {0}, false));
+      other.update(other + 1);
+    }
+    output("first", first.stack());
+    output("second", second.stack());
+    output("sums", sums.stack());
+    output("held", held);
+  }
+  for (const std::int64_t length : {1, 2, 7, 40}) CHECK(compare(program, {{"x", random_tensor(random, {length, 3})}}) == 2);
 }
 
 TEST_CASE("a loop whose iterations compute the boot of what they read runs iteration by iteration") {
