@@ -19,9 +19,10 @@ struct Unfold {
   std::int64_t sequence_stride, channel_stride, time_stride;
   std::int64_t length, out_length, channels, k;
 
-  /// The usual kernels without a loop over taps. False for others.
+  /// The usual kernels, all of whose taps lie inside the sequence, without a loop over taps. False for others.
   bool copied(const T* from, T* to) const {
     switch (desc.kernel) {
+      case 1: return copy_taps<1>(from, to);
       case 2: return copy_taps<2>(from, to);
       case 3: return copy_taps<3>(from, to);
       case 4: return copy_taps<4>(from, to);
@@ -31,8 +32,9 @@ struct Unfold {
   }
   template <int Taps>
   bool copy_taps(const T* from, T* to) const {
+    const std::int64_t step = desc.dilation * time_stride;
     for (std::int64_t channel = 0; channel < channels; ++channel, from += channel_stride, to += Taps)
-      for (int tap = 0; tap < Taps; ++tap) to[tap] = from[tap];
+      for (int tap = 0; tap < Taps; ++tap) to[tap] = from[tap * step];
     return true;
   }
 
@@ -44,7 +46,7 @@ struct Unfold {
     const bool inside = start >= 0 && start + (desc.kernel - 1) * desc.dilation < length;
     const bool taps_adjoin = desc.kernel == 1 || time_stride * desc.dilation == 1;
     if (inside && taps_adjoin && (channels == 1 || channel_stride == desc.kernel)) return base + start * time_stride;
-    if (inside && taps_adjoin && copied(base + start * time_stride, room)) return room;
+    if (inside && copied(base + start * time_stride, room)) return room;
     // Taps [first, last) lie inside the sequence; the others are padding.
     const std::int64_t first = std::clamp<std::int64_t>((-start + desc.dilation - 1) / desc.dilation, 0, desc.kernel);
     const std::int64_t last = std::clamp<std::int64_t>((length - start + desc.dilation - 1) / desc.dilation, first, desc.kernel);

@@ -34,7 +34,16 @@ using Ints = std::vector<std::int64_t>;
 
 class Joiner {
  public:
-  explicit Joiner(Program& program) : program_(program), ops_(program.block(0).ops) {}
+  Joiner(Program& program, int block) : program_(program), ops_(program.block(block).ops) {}
+
+  /// The body of a loop: a fused loop takes folds, products and activations in parts.
+  void run_body() {
+    body_ = true;
+    read();
+    for (std::size_t i = 0; i < ops_.size(); ++i)
+      if (ops_[i].type == "transpose") join(i);
+    drop();
+  }
 
   void run() {
     read();
@@ -270,6 +279,7 @@ class Joiner {
     dims = dims.inserted(2, windows->taps);
     const Tensor contiguous = flat.is_contiguous() ? flat : flat.copy_to(CpuPlace{});
     Attributes attributes = attributes_of(inner);
+    if (body_) attributes.set("winograd", false);  // a fused loop has the bits of a product
     const auto in_front = [&](const char* name, std::int64_t value) {
       Ints values = attributes.get<Ints>(name);
       values.insert(values.begin(), value);
@@ -457,6 +467,7 @@ class Joiner {
   std::vector<Op>& ops_;
   std::map<VarId, std::size_t> makers_;
   std::map<VarId, int> readers_;
+  bool body_ = false;
   bool joined_ = false;
   std::set<std::size_t> gone_;
 };
@@ -464,7 +475,9 @@ class Joiner {
 }  // namespace
 
 void join_windows(Program& program) {
-  if (program.registry().find("conv") != nullptr) Joiner(program).run();
+  if (program.registry().find("conv") == nullptr) return;
+  Joiner(program, 0).run();
+  for (int block = 1; std::cmp_less(block, program.blocks().size()); ++block) Joiner(program, block).run_body();
 }
 
 }  // namespace millrace

@@ -61,14 +61,15 @@ void infer_conv1d(InferContext& context) {
   context.result(VarType(context.tensor(0).dtype, shape));
 }
 
-/// From so many places of the output on a convolution whose taps move by one element computes vectors of places, and stores them whole.
-constexpr std::int64_t many_places = 64;
-
-/// The same convolution by conv.h, which has the same bits; null where its kernel has another place or dtype, or another stride.
+/// The same convolution by conv.h, which has the same bits; null where its kernel has another place or dtype.
 std::optional<ConvDesc> over_places(const Conv1dDesc& desc, const Place& place) {
-  if (!place.is_cpu() || desc.stride != 1 || (desc.dtype != DType::f32 && desc.dtype != DType::f64)) return std::nullopt;
-  return ConvDesc{{{1, desc.dilation, desc.pad_before, desc.pad_after}}, desc.groups};
+  if (!place.is_cpu() || (desc.dtype != DType::f32 && desc.dtype != DType::f64)) return std::nullopt;
+  return ConvDesc{{{desc.stride, desc.dilation, desc.pad_before, desc.pad_after}}, desc.groups};
 }
+
+/// From so many places of the output on a convolution computes vectors of places, and stores them whole: sooner where its taps move by one element, and always
+/// where a group has one unit, which would fill one lane of a vector of units.
+std::int64_t many_places(const Conv1dDesc& desc) { return desc.out_channels == desc.groups ? 0 : desc.stride == 1 ? 64 : 96; }
 
 OpKernel prepare_conv1d(const PrepareContext& context) {
   const Conv1dDesc form = desc_of(context.attributes());
@@ -85,7 +86,7 @@ OpKernel prepare_conv1d(const PrepareContext& context) {
           places = over_places(plan.desc(), context.place()), held = *weights](OpContext& context_) {
     const Tensor& x = context_.tensor(0);
     const Conv1dDesc& desc = plan.desc();
-    if (places && desc.out_length(x.dim(2)) >= many_places) {
+    if (places && desc.out_length(x.dim(2)) >= many_places(desc)) {
       const Tensor* bias = context_.has(2) ? &context_.tensor(2) : nullptr;
       return context_.set(0, conv(*places, x, held, bias, context_.stream()));
     }

@@ -143,6 +143,16 @@ void RowCompiler::function(const Op& op, const OpDef& def) {
   emit(made);
 }
 
+void RowCompiler::apply(RowFunction function, const View& from, const View& to) {
+  RowOp made;
+  made.kind = RowOp::Kind::function;
+  made.weights = made_.known_.functions.size();
+  made.in[0] = operand(from);
+  made.out = operand(to);
+  made_.known_.functions.push_back(std::move(function));
+  emit(made);
+}
+
 // ---- Inputs and outputs ----
 
 /// Whether inputs and outputs of that dtype are registers.

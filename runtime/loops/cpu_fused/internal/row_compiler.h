@@ -61,6 +61,8 @@ class RowCompiler {
   void lstm_cell(const Op& op, LstmDesc desc, const std::vector<VarId>& weights);
   /// An op that brings its own arithmetic (OpDef::prepare_rows).
   void function(const Op& op, const OpDef& def);
+  /// A function of rows that a rule brings; both views are contiguous.
+  void apply(RowFunction function, const View& from, const View& to);
   /// The operand of a view that is contiguous, or whose axes but the last merge.
   RowOperand rows_of(const View& view) const;
   RowOperand operand(const View& view) const { return {view.reg, view.begin, 0, 1}; }

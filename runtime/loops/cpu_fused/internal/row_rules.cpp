@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/lstm_form.h>
@@ -461,48 +463,157 @@ View padded(RowCompiler& c, const View& view, std::int64_t before, std::int64_t 
   return made;
 }
 
+/// Numbers around every axis of `view`.
+View surrounded(RowCompiler& c, const View& view, const Ints& before, const DDim& dims, double value) {
+  const View made = c.make(dims);
+  View number = c.number(value);
+  number.dims = dims;
+  number.strides = dims;
+  for (int axis = 0; axis < dims.rank(); ++axis) number.strides[axis] = 0;
+  c.copy(number, made);
+  View inside = made;
+  inside.dims = view.dims;
+  for (int axis = 0; axis < dims.rank(); ++axis) inside.begin += before[static_cast<std::size_t>(axis)] * made.strides[axis];
+  c.copy(view, inside);
+  return made;
+}
+
 void pad_rule(RowCompiler& c, const Op& op) {
   const Ints& pads = op.attributes.get<Ints>("pads");
   const std::string mode = op.attributes.get_or("mode", std::string("constant"));
   const View x = c.at(op.inputs[0]);
   const auto rank = pads.size() / 2;
-  for (std::size_t axis = 0; axis + 1 < rank; ++axis)
-    if (pads[axis] != 0 || pads[axis + rank] != 0) RowCompiler::refuse(op, "is in fused loops along the last axis alone");
+  if (rank < 2 || !x.rows || (mode != "constant" && mode != "reflect") || std::any_of(pads.begin(), pads.end(), [](auto n) { return n < 0; }))
+    RowCompiler::refuse(op, "of that kind is not in fused loops");
+  if (pads[0] != 0 || pads[rank] != 0) RowCompiler::refuse(op, "adds rows");
+  const double value = op.attributes.get_or("value", 0.0);
+  bool last_alone = true;
+  for (std::size_t axis = 1; axis + 1 < rank; ++axis) last_alone = last_alone && pads[axis] == 0 && pads[axis + rank] == 0;
+  if (!last_alone) {
+    if (mode == "reflect") RowCompiler::refuse(op, "reflects in fused loops along the last axis alone");
+    const DDim dims = c.program().var(op.outputs[0]).type.shape->erased(0);
+    return c.bind(op.outputs[0], surrounded(c, x, Ints(pads.begin() + 1, pads.begin() + static_cast<std::ptrdiff_t>(rank)), dims, value));
+  }
   const std::int64_t before = pads[rank - 1];
   const std::int64_t behind = pads[2 * rank - 1];
-  if (rank < 2 || (mode != "constant" && mode != "reflect") || before < 0 || behind < 0)
-    RowCompiler::refuse(op, "of that kind is not in fused loops");
   if (mode == "reflect" && std::max(before, behind) >= x.dims[-1]) RowCompiler::refuse(op, "reflects more than there is");
-  c.bind(op.outputs[0], padded(c, x, before, behind, mode == "reflect", op.attributes.get_or("value", 0.0)));
+  c.bind(op.outputs[0], padded(c, x, before, behind, mode == "reflect", value));
 }
 
-/// Each output is a product of the elements that it sees, channel by channel: a view where they lie side by side, else a copy.
-void conv1d_rule(RowCompiler& c, const Op& op) {
-  const Ints pads = op.attributes.get_or("pads", Ints{0, 0});
-  const std::int64_t stride = op.attributes.get_or("stride", std::int64_t{1});
-  const std::int64_t dilation = op.attributes.get_or("dilation", std::int64_t{1});
+// ---- Convolutions ----
+
+/// One axis of a convolution: of the input, of the output, and of the weights.
+struct WindowAxis {
+  std::int64_t extent = 0, places = 0, taps = 1, stride = 1, dilation = 1, before = 0;
+};
+
+/// Elements of `bytes` each, of x [C, extent, …], as each place of the output sees them: [place, …, C, tap, …], 0 beyond the borders.
+class WindowCopy {
+ public:
+  WindowCopy(std::vector<WindowAxis> axes, std::int64_t channels, std::size_t bytes) : axes_(std::move(axes)), channels_(channels), bytes_(bytes) {
+    for (const WindowAxis& axis : axes_) {
+      plane_ *= axis.extent;
+      taps_ *= axis.taps;
+      places_ *= axis.places;
+    }
+    // Of the last axis: the first and past the last place at which each tap lies inside.
+    const WindowAxis& last = axes_.back();
+    for (std::int64_t tap = 0; tap < last.taps; ++tap) {
+      const std::int64_t start = tap * last.dilation - last.before;
+      const std::int64_t first = start >= 0 ? 0 : (last.stride - 1 - start) / last.stride;
+      const std::int64_t past = start >= last.extent ? 0 : (last.extent - 1 - start) / last.stride + 1;
+      seen_.push_back({std::min(first, last.places), std::min(past, last.places), start});
+    }
+  }
+
+  void operator()(std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) const {
+    bytes_ == 8 ? run<std::uint64_t>(inputs[0], outputs[0], rows) : run<std::uint32_t>(inputs[0], outputs[0], rows);
+  }
+
+ private:
+  struct Seen {
+    std::int64_t first, past, start;
+  };
+  template <class T>
+  void run(const RowView& from, const RowView& to, std::int64_t rows) const {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      T* out = to.row<T>(row);
+      std::fill_n(out, places_ * channels_ * taps_, T{0});
+      for (std::int64_t channel = 0; channel < channels_; ++channel, out += taps_)
+        along(0, from.row<T>(row) + channel * plane_, plane_, out, taps_, places_);
+    }
+  }
+  /// The taps of the axes from `axis` on that lie inside: `plane`, `taps` and `places` are those of these axes.
+  template <class T>
+  void along(std::size_t axis, const T* from, std::int64_t plane, T* to, std::int64_t taps, std::int64_t places) const {
+    const WindowAxis& at = axes_[axis];
+    if (axis + 1 == axes_.size()) {
+      const std::int64_t step = channels_ * taps_;
+      for (std::int64_t tap = 0; tap < at.taps; ++tap) {
+        const auto [first, past, start] = seen_[static_cast<std::size_t>(tap)];
+        const T* element = from + start + first * at.stride;
+        T* place = to + first * step + tap;
+        for (std::int64_t i = first; i < past; ++i, element += at.stride, place += step) *place = *element;
+      }
+      return;
+    }
+    plane /= at.extent;
+    taps /= at.taps;
+    places /= at.places;
+    const std::int64_t step = places * channels_ * taps_;
+    for (std::int64_t tap = 0; tap < at.taps; ++tap)
+      for (std::int64_t place = 0, i = tap * at.dilation - at.before; place < at.places; ++place, i += at.stride)
+        if (i >= 0 && i < at.extent) along(axis + 1, from + i * plane, plane, to + place * step + tap * taps, taps, places);
+  }
+
+  std::vector<WindowAxis> axes_;
+  std::vector<Seen> seen_;
+  std::int64_t channels_, plane_ = 1, taps_ = 1, places_ = 1;
+  std::size_t bytes_;
+};
+
+/// Each place of the output is a product of the elements that it sees, channel by channel: a view where they lie side by side, else a copy.
+void convolve(RowCompiler& c, const Op& op, const Ints& strides, const Ints& dilations, const Ints& pads) {
   const Tensor* weights = c.program().constant(op.inputs[1]);
   if (weights == nullptr || op.attributes.get_or("group", std::int64_t{1}) != 1 || weights->elements() == 0)
     RowCompiler::refuse(op, "is in fused loops with known weights and one group");
-  const View x = padded(c, c.at(op.inputs[0]), pads[0], pads[1], false, 0);
-  const DDim dims = c.program().var(op.outputs[0]).type.shape->erased(0);  // units, length
-  const std::int64_t kernel = weights->dim(2);
-  View seen = x;
-  seen.dims = DDim{dims[1], x.dims[0], kernel};
-  seen.strides = DDim{stride * x.strides[1], x.strides[0], dilation * x.strides[1]};
-  if (x.dims[0] == 1) {
-    seen.dims = DDim{dims[1], kernel};
-    seen.strides = DDim{stride * x.strides[1], dilation * x.strides[1]};
-  } else {
-    seen = c.contiguous(seen);
-    seen.dims = DDim{dims[1], x.dims[0] * kernel};
-    seen.strides = seen.dims.row_major();
+  const View x = c.at(op.inputs[0]);
+  const DDim dims = c.program().var(op.outputs[0]).type.shape->erased(0);  // units, places
+  if (!x.rows || dims.elements() == 0) RowCompiler::refuse(op, "has nothing to look at");
+  const std::int64_t units = dims[0], channels = x.dims[0], k = weights->elements() / units;
+  std::vector<WindowAxis> axes;
+  std::int64_t places = 1;
+  for (std::size_t i = 0; i < strides.size(); ++i) {
+    const int axis = static_cast<int>(i) + 1;
+    axes.push_back({x.dims[axis], dims[axis], weights->dim(axis + 1), strides[i], dilations[i], pads[i]});
+    places *= dims[axis];
   }
-  View out = c.make(DDim{dims[1], dims[0]});
+  View seen;
+  if (channels == 1 && axes.size() == 1) {
+    const View wide = padded(c, x, pads[0], pads[1], false, 0);
+    seen = {true, wide.reg, wide.begin, DDim{places, k}, DDim{strides[0] * wide.strides[1], dilations[0] * wide.strides[1]}};
+  } else {
+    seen = c.make(DDim{places, k});
+    c.apply(WindowCopy(std::move(axes), channels, size_of(c.desc().dtype)), c.contiguous(x), seen);
+  }
+  View out = c.make(DDim{places, units});
   const Tensor flat = weights->is_contiguous() ? *weights : weights->copy_to(CpuPlace{});
-  c.product(seen, flat.reshape(DDim{dims[0], x.dims[0] * kernel}).permute({1, 0}), out);
+  c.product(seen, flat.reshape(DDim{units, k}).permute({1, 0}), out);
   if (c.has(op, 2)) out = c.elementwise(binary_op(Binary::add), {out, c.at(op.inputs[2])}, out.dims);
-  c.bind(op.outputs[0], {true, out.reg, out.begin, dims, DDim{out.strides[1], out.strides[0]}});
+  if (op.attributes.get_or("relu", false)) out = c.elementwise(unary_op(Unary::relu), {out}, out.dims);
+  View made{true, out.reg, out.begin, dims, dims.row_major()};
+  for (int axis = 1; axis < dims.rank(); ++axis) made.strides[axis] *= out.strides[0];
+  made.strides[0] = out.strides[1];
+  c.bind(op.outputs[0], made);
+}
+
+void conv1d_rule(RowCompiler& c, const Op& op) {
+  convolve(c, op, {op.attributes.get_or("stride", std::int64_t{1})}, {op.attributes.get_or("dilation", std::int64_t{1})},
+           op.attributes.get_or("pads", Ints{0, 0}));
+}
+
+void conv_rule(RowCompiler& c, const Op& op) {
+  convolve(c, op, op.attributes.get<Ints>("strides"), op.attributes.get<Ints>("dilations"), op.attributes.get<Ints>("pads"));
 }
 
 }  // namespace
@@ -512,6 +623,7 @@ RowRule find_row_rule(const std::string& type) {
                                                     {"pad", pad_rule},
                                                     {"gather", gather_rule},
                                                     {"conv1d", conv1d_rule},
+                                                    {"conv", conv_rule},
                                                     {"where", where_rule},
                                                     {"mod", mod_rule},
                                                     {"prelu", prelu_rule},

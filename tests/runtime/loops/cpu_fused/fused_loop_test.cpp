@@ -16,6 +16,7 @@
 #include <millrace/runtime/task/thread_executor.h>
 
 #include "runtime/loops/cpu_fused/fused_cells.h"
+#include "support/conv_parts.h"
 #include "support/program_runs.h"
 #include "support/random.h"
 #include "support/random_lod.h"
@@ -262,6 +263,43 @@ TEST_CASE("slots without an axis for sequences run in one piece: vectors, matric
     return state * 0.9f + matmul(column, call1("unsqueeze", {x}, {{"axes", std::vector<std::int64_t>{0}}}));
   });
   fuses({3, 3}, {3, 3}, [](const Var& state, const Var& x) { return tanh(matmul(state, x)); });
+}
+
+TEST_CASE("convolutions over the pictures of a state, with any strides, dilations and borders, run in one piece") {
+  Random random(33);
+  for (const std::int64_t batch : {1, 2}) {
+    for (const std::int64_t kind : {0, 1, 2}) {
+      ConvParts parts{.batch = batch, .height = 5, .width = 6, .before = 1, .after = 1, .width_before = 1, .width_after = 1};
+      if (kind == 1) parts = {.batch = batch, .height = 5, .width = 6, .dilation = 2, .before = 3, .after = 1, .width_before = 2};
+      if (kind == 2) parts = {.batch = batch, .height = 5, .width = 6};
+      const std::int64_t taps = kind == 2 ? 1 : 3;
+      const Tensor w = random_tensor(random, {4, 4, taps, taps}), b = random_tensor(random, {4});
+      const DDim picture{batch, 4, 5, 6};
+      const Program program = slot_loop(picture, picture, [&](const Var& state, const Var& x) { return tanh(parts(state, w, b) + x); });
+      for (const std::int64_t steps : {1, 7}) {
+        const Feeds feeds{{"x", random_tensor(random, picture.inserted(0, steps))}, {"start", random_tensor(random, picture)}};
+        CHECK(compare(program, feeds) == 1);
+      }
+    }
+    // Pictures that become smaller, with strides along both axes, and are folded: 7 x 8 to 3 x 4.
+    const ConvParts halves{.batch = batch, .height = 7, .width = 8, .stride = 2, .width_stride = 2, .width_before = 1};
+    const Tensor w = random_tensor(random, {2, 3, 3, 2}), b = random_tensor(random, {2});
+    const Program program = slot_loop({batch, 3, 7, 8}, {batch, 2, 3, 4},
+                                      [&](const Var& state, const Var& x) { return tanh(halves(x, w, b) + state); });
+    const Feeds feeds{{"x", random_tensor(random, {5, batch, 3, 7, 8})}, {"start", random_tensor(random, {batch, 2, 3, 4})}};
+    CHECK(compare(program, feeds) == 1);
+  }
+}
+
+TEST_CASE("numbers around several axes of a row run in one piece") {
+  Random random(34);
+  const DDim picture{2, 3, 4, 5};
+  const Program program = slot_loop(picture, {2, 3, 7, 9}, [&](const Var& state, const Var& x) {
+    return state * 0.5f +
+           call1("pad", {x},
+                 {{"pads", std::vector<std::int64_t>{0, 0, 1, 0, 0, 0, 2, 4}}, {"mode", std::string("constant")}, {"value", -1.5}});
+  });
+  CHECK(compare(program, {{"x", random_tensor(random, {4, 2, 3, 4, 5})}, {"start", random_tensor(random, {2, 3, 7, 9})}}) == 1);
 }
 
 TEST_CASE("loops without an axis for sequences pass slots to each other, backwards too") {
