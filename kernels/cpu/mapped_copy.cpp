@@ -9,19 +9,39 @@
 namespace millrace::cpu {
 namespace {
 
-/// Where row `row` of the output (all axes but the last) begins in the input, or −1.
-std::int64_t row_offset(const Tensor& x, const IndexMaps& maps, std::int64_t row) {
-  std::int64_t offset = 0;
-  for (int axis = x.rank() - 2; axis >= 0; --axis) {
-    const auto& map = maps[static_cast<std::size_t>(axis)];
-    const auto extent = static_cast<std::int64_t>(map.size());
-    const std::int64_t from = map[static_cast<std::size_t>(row % extent)];
-    if (from < 0) return -1;
-    offset += from * x.strides()[axis];
-    row /= extent;
+/// Where the rows of the output (all axes but the last) begin in the input, one after the other; −1 where they see no element.
+class RowOffsets {
+ public:
+  RowOffsets(const Tensor& x, const IndexMaps& maps, std::int64_t row) : x_(x), maps_(maps), axes_(std::max(x.rank() - 1, 0)) {
+    for (int axis = axes_ - 1; axis >= 0; --axis) {
+      const std::int64_t extent = std::ssize(maps[static_cast<std::size_t>(axis)]);
+      places_[axis] = row % extent;
+      row /= extent;
+    }
+    sum_from(0);
   }
-  return offset;
-}
+  std::int64_t operator*() const { return sums_[axes_]; }
+  RowOffsets& operator++() {
+    int axis = axes_ - 1;
+    for (; axis >= 0 && ++places_[axis] == std::ssize(maps_[static_cast<std::size_t>(axis)]); --axis) places_[axis] = 0;
+    sum_from(std::max(axis, 0));
+    return *this;
+  }
+
+ private:
+  void sum_from(int axis) {
+    for (; axis < axes_; ++axis) {
+      const std::int64_t from = maps_[static_cast<std::size_t>(axis)][static_cast<std::size_t>(places_[axis])];
+      sums_[axis + 1] = from < 0 || sums_[axis] < 0 ? -1 : sums_[axis] + from * x_.strides()[axis];
+    }
+  }
+
+  const Tensor& x_;
+  const IndexMaps& maps_;
+  const int axes_;
+  std::int64_t places_[max_rank] = {};
+  std::int64_t sums_[max_rank + 1] = {};  // of the axes before each one
+};
 
 }  // namespace
 
@@ -49,9 +69,10 @@ void mapped_copy(const Tensor& x, const IndexMaps& maps, const Tensor* otherwise
     const U none = otherwise == nullptr ? U{} : *static_cast<const U*>(otherwise->raw());
     const std::int64_t grain = std::max<std::int64_t>(1, grain_light / width);
     team.parallel(out.elements() / width, grain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
+      RowOffsets offsets(x, maps, begin);
+      for (std::int64_t row = begin; row < end; ++row, ++offsets) {
         U* target = to + row * width;
-        const std::int64_t offset = row_offset(x, maps, row);
+        const std::int64_t offset = *offsets;
         if (offset < 0) {
           std::fill_n(target, width, none);
           continue;

@@ -5,6 +5,7 @@
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
+#include <millrace/tensor/copy.h>
 
 namespace millrace::ops {
 namespace {
@@ -80,7 +81,16 @@ OpDef gather_op(const char* name, const char* from) {
   def.infer = infer_gather;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const int axis = static_cast<int>(gather_axis(context.attributes()));
-    return [axis](OpContext& run) { run.set(0, gather(run.tensor(0), run.tensor(1), axis, run.stream())); };
+    const Tensor* index = context.constant(1);
+    if (index == nullptr || index->rank() > 0)
+      return [axis](OpContext& run) { run.set(0, gather(run.tensor(0), run.tensor(1), axis, run.stream())); };
+    // One item: a view, copied.
+    return [axis, item = index->item_int()](OpContext& run) {
+      const Tensor& x = run.tensor(0);
+      const std::int64_t extent = x.rank() == 0 ? 0 : x.dim(x.dims().checked_axis(axis)), at = item < 0 ? item + extent : item;
+      const bool inside = x.place().is_cpu() && at >= 0 && at < extent;
+      run.set(0, inside ? clone(x.select(x.dims().checked_axis(axis), at), run.stream()) : gather(x, run.tensor(1), axis, run.stream()));
+    };
   };
   def.follow_rows = follow_gather;
   def.vectorize = vectorize_gather;

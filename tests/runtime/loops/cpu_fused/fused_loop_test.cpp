@@ -291,6 +291,35 @@ TEST_CASE("convolutions over the pictures of a state, with any strides, dilation
   }
 }
 
+TEST_CASE("running sums along an axis of a row run in one piece, forwards and backwards, with and without an element itself") {
+  Random random(35);
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const bool exclusive : {false, true}) {
+      for (const std::int64_t axis : {1, 2, -1}) {
+        Program program;
+        {
+          const Guard guard(program);
+          const Var x = input("x", VarType(dtype, {DDim::unknown, DDim::unknown, 3, 4}));
+          const build::TensorArray steps = build::TensorArray::unstack(x);
+          const Var n = steps.size();
+          const build::TensorArray outputs(n, "outputs");
+          Var step = 0, carried = input("start", VarType(dtype, {DDim::unknown, 3, 4}));
+          auto loop = while_loop({step, carried});
+          {
+            auto frame = loop.frame();
+            loop.break_if(equal(step, n));
+            carried.update(tanh(call1("cumsum", {carried + steps.read(step)}, {{"axis", axis}, {"exclusive", exclusive}, {"reverse", axis == 2}})));
+            outputs.write(step, carried, share);
+            step.update(step + 1);
+          }
+          output("y", outputs.stack());
+        }
+        CHECK(compare(program, {{"x", random_tensor(random, {6, 2, 3, 4}, 1, dtype)}, {"start", random_tensor(random, {2, 3, 4}, 1, dtype)}}) == 1);
+      }
+    }
+  }
+}
+
 TEST_CASE("numbers around several axes of a row run in one piece") {
   Random random(34);
   const DDim picture{2, 3, 4, 5};
