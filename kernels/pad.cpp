@@ -4,6 +4,8 @@
 #include <string>
 
 #include <millrace/kernels/cpu/cast.h>
+#include <millrace/kernels/cpu/copy.h>
+#include <millrace/kernels/cpu/fill.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/mapped_copy.h>
 #include <millrace/tensor/checked.h>
@@ -57,6 +59,27 @@ std::vector<std::int64_t> axis_map(std::int64_t size, std::int64_t extent, std::
   return map;
 }
 
+/// Constants around what stays of x: two copies on the host, without a table of places.
+void surround(const Tensor& x, const std::vector<std::int64_t>& before, const std::vector<std::int64_t>& after, const Tensor& element,
+              const Tensor& out, StreamRef stream) {
+  Tensor source = x, inside = out;
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    const auto i = static_cast<std::size_t>(axis);
+    if (before[i] == 0 && after[i] == 0) continue;
+    const std::int64_t kept = kept_of(x.dim(axis), before[i], after[i]);
+    const std::int64_t from = std::max<std::int64_t>(-before[i], 0), to = std::max<std::int64_t>(before[i], 0);
+    source = source.slice(axis, from, from + kept);
+    inside = inside.slice(axis, to, to + kept);
+  }
+  launch(
+      TensorRefs<1>{&x}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) {
+        if (out.elements() > source.elements()) cpu::fill(element, out, team);
+        cpu::copy(source, inside, team);
+      },
+      stream);
+}
+
 }  // namespace
 
 Tensor pad(const Tensor& x, const std::vector<std::int64_t>& before, const std::vector<std::int64_t>& after, PadMode mode, double value,
@@ -72,14 +95,18 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& before, const std::
   }
   // Before the maps, so that counts which no memory holds end here.
   Tensor out(x.dtype(), dims, stream.memory());
-  for (int axis = 0; axis < x.rank(); ++axis) {
-    const auto i = static_cast<std::size_t>(axis);
-    maps.push_back(out.elements() == 0 ? std::vector<std::int64_t>() : axis_map(dims[axis], x.dim(axis), before[i], after[i], mode));
-  }
   Tensor element(x.dtype(), DDim{});
   ThreadTeam alone(1);
   cpu::cast(Tensor::scalar(value), element, alone);
   internal::check_device_places("pad", stream, {&x, &out});
+  if (mode == PadMode::constant && !internal::on_cuda(stream.place())) {
+    surround(x, before, after, element, out, stream);
+    return out;
+  }
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    const auto i = static_cast<std::size_t>(axis);
+    maps.push_back(out.elements() == 0 ? std::vector<std::int64_t>() : axis_map(dims[axis], x.dim(axis), before[i], after[i], mode));
+  }
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
       [x, out, element, maps = std::move(maps)](KernelContext& context) { internal::mapped_copies.run(x, maps, &element, out, context); },

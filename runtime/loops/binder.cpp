@@ -106,6 +106,8 @@ BoundInput LoopBinder::input(std::size_t index) const {
   check_slot(index, whole->dtype(), dims);
   const std::int64_t step = items && !form_.unbatched ? dims[0] : 1;
   made.whole = items && !form_.unbatched ? whole->reshape(dims.erased(0).inserted(0, whole->dim(0) * step)) : *whole;
+  made.begin.reserve(static_cast<std::size_t>(operands_.iterations));
+  made.rows.reserve(static_cast<std::size_t>(operands_.iterations));
   made.slots.resize(
       static_cast<std::size_t>(slot_of(index, 0) < 0 || slot_of(index, operands_.iterations - 1) < 0 ? operands_.iterations : 0));
   for (std::int64_t t = 0; t < operands_.iterations; ++t) {

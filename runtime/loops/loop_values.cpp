@@ -234,6 +234,11 @@ task<LoopOperands> await_operands(LoopBackend* backend, LoopValues* values, Conc
   const std::optional<NumberedSlots> slots = co_await await_numbers(&binding.form, values, concurrent);
   if (!slots) co_return std::move(made);
   binding.iterations = slots->iterations;
+  made.inputs.reserve(binding.form.inputs.size());
+  made.boots.reserve(binding.form.inputs.size());
+  made.outputs.reserve(binding.form.outputs.size());
+  made.states.reserve(binding.form.states.size());
+  made.shared.reserve(binding.form.shared.size());
   made.read = slots->read;
   made.written = slots->written;
   for (std::size_t i = 0; i < binding.form.inputs.size(); ++i) {

@@ -77,6 +77,7 @@ std::vector<std::int64_t> FusedRun::State::read_slots(std::size_t input, Iterati
     input_rows.push_back(numbers(*bound_input.whole, stream));
     whole_rows = static_cast<const std::byte*>(input_rows.back().raw());
   }
+  made.first.reserve(bound_input.rows.size());
   for (std::size_t t = 0; t < bound_input.rows.size(); ++t) {
     if (whole_rows != nullptr && bound_input.begin[t] >= 0) {
       made.first.push_back(whole_rows + bound_input.begin[t] * made.width * size);
@@ -104,6 +105,8 @@ std::vector<std::int64_t> FusedRun::State::read_feeder(std::size_t input, Iterat
   const Tensor& there = from->whole[static_cast<std::size_t>(target.whole)];
   if (there.dtype() != dtype || there.dims().rank() != dims.rank() || there.dims().erased(0) != dims.erased(0)) refuse(not_its_slots);
   std::vector<std::int64_t> counts;
+  counts.reserve(static_cast<std::size_t>(operands.iterations));
+  made.first.reserve(static_cast<std::size_t>(operands.iterations));
   const auto* data = static_cast<const std::byte*>(there.raw());
   for (std::int64_t iteration = shift; iteration < operands.iterations + shift; ++iteration) {
     made.first.push_back(data + from->place(target, iteration) * made.width * size);
@@ -272,16 +275,16 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
     part.last = n * (at + 1) / pieces;
     const std::int64_t count = part.last - part.first;
     const std::int64_t room = std::max(run_rows, count);
-    part.workspace.resize(workspace, stream);
+    part.workspace.resize(workspace, arena, stream);
     if (loop->step_.kernel) {
-      part.step_workspace.resize(loop->step_.kernel->plan().workspace_bytes(), stream);
+      part.step_workspace.resize(loop->step_.kernel->plan().workspace_bytes(), arena, stream);
       loop->step_.kernel->place(step_weights, part.step_workspace.data());
     }
     part.held.resize(2 * operands.states.size());
     part.side.assign(operands.states.size(), 0);
     for (std::size_t i = 0; i < operands.states.size(); ++i) {
       const std::int64_t width = initial[i].dims().erased(0).elements();
-      for (std::size_t side = 0; side < 2; ++side) part.held[2 * i + side].resize(count * width * size, stream);
+      for (std::size_t side = 0; side < 2; ++side) part.held[2 * i + side].resize(count * width * size, arena, stream);
       part.states.push_back({part.held[2 * i].data(), width});
     }
     for (int k = 0; k < 2; ++k) {
@@ -290,7 +293,7 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
       buffers.resize(kernels[k]->outputs().size());
       const std::vector<Target>& targets = k == 0 ? ahead_targets : step_targets;
       for (std::size_t i = 0; i < buffers.size(); ++i)
-        if (targets[i].whole < 0 && targets[i].state < 0) buffers[i].resize(room * kernels[k]->outputs()[i].width * size, stream);
+        if (targets[i].whole < 0 && targets[i].state < 0) buffers[i].resize(room * kernels[k]->outputs()[i].width * size, arena, stream);
     }
     parts.push_back(std::move(part));
   }
@@ -305,7 +308,7 @@ void FusedRun::State::make_room_aside(const FusedLoop::Part& what, const std::ve
   for (Part& part : parts) {
     (part.*room).resize(what.inputs.size() + targets.size());
     const auto make = [&](std::size_t port, std::int64_t width) {
-      (part.*room)[port].resize(std::max(run_rows, part.last - part.first) * width * size, stream);
+      (part.*room)[port].resize(std::max(run_rows, part.last - part.first) * width * size, arena, stream);
     };
     for (std::size_t i = 0; i < what.inputs.size(); ++i)
       if (!in_line(what.inputs[i], 0, operands.iterations)) make(i, what.kernel->inputs()[i].width);

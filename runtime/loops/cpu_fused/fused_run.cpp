@@ -108,6 +108,8 @@ bool FusedRun::State::find_tracks(Part& part, std::int64_t begin, std::int64_t e
   };
   part.tracks_in.clear();
   part.tracks_out.clear();
+  part.tracks_in.reserve(what.inputs.size());
+  part.tracks_out.reserve(step_targets.size());
   for (const Source& input : what.inputs) {
     if (input.from != From::state) {
       const auto track = line(input, begin, row);
@@ -175,6 +177,8 @@ void FusedRun::State::launch_run(const FusedLoop::Part& what, const RowWeights& 
   if (!what.kernel || total == 0) return;
   part.in.clear();
   part.out.clear();
+  part.in.reserve(what.inputs.size());
+  part.out.reserve(targets.size());
   const auto aside = [&](std::size_t port, std::int64_t width) { return RowView{room[port].data(), width}; };
   const auto each_iteration = [&](std::int64_t width, const auto& copy) {
     std::int64_t row = 0;
@@ -373,6 +377,7 @@ std::vector<SlotValue> FusedRun::finish() {
         continue;
       }
       std::vector<std::int64_t> offsets;
+      offsets.reserve(iterations + 1);
       for (std::size_t t = 0; t < iterations; ++t)
         offsets.push_back(state.place(state.target_of(i), static_cast<std::int64_t>(falls ? iterations - 1 - t : t)));
       offsets.push_back(whole.dim(0));
@@ -383,6 +388,7 @@ std::vector<SlotValue> FusedRun::finish() {
   }
   state.published = state.done;
   std::vector<SlotValue> last;
+  last.reserve(state.initial.size());
   for (std::size_t i = 0; i < state.initial.size(); ++i) {
     DDim dims = state.initial[i].dims();
     dims[0] = state.rows_of(state.done - 1);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <millrace/runtime/loops/binder.h>
@@ -14,18 +15,36 @@
 
 namespace millrace {
 
-/// Memory of a stream, on a line of the cache: what one run gives back, the next one takes.
+/// Memory of a stream in lines of the cache, a few blocks for many buffers. It stands as long as the arena does.
+class LineArena {
+ public:
+  std::byte* take(std::int64_t bytes, StreamRef stream) {
+    const std::int64_t lines = (bytes + line - 1) / line * line;
+    if (lines > left_) {
+      left_ = std::max(lines, least);
+      blocks_.emplace_back(DType::u8, DDim{left_ + line}, stream.memory());
+      const auto address = reinterpret_cast<std::uintptr_t>(blocks_.back().raw());
+      next_ = static_cast<std::byte*>(blocks_.back().raw_mutable()) + (line - address % line) % line;
+    }
+    left_ -= lines;
+    return std::exchange(next_, next_ + lines);
+  }
+
+ private:
+  static constexpr std::int64_t line = 64;
+  static constexpr std::int64_t least = 4096;
+  std::vector<Tensor> blocks_;
+  std::byte* next_ = nullptr;
+  std::int64_t left_ = 0;
+};
+
+/// A part of an arena.
 class LineBuffer {
  public:
-  void resize(std::int64_t bytes, StreamRef stream) {
-    held_ = Tensor(DType::u8, DDim{bytes + 64}, stream.memory());
-    const auto address = reinterpret_cast<std::uintptr_t>(held_.raw());
-    first_ = static_cast<std::byte*>(held_.raw_mutable()) + (64 - address % 64) % 64;
-  }
+  void resize(std::int64_t bytes, LineArena& arena, StreamRef stream) { first_ = arena.take(bytes, stream); }
   std::byte* data() const { return first_; }
 
  private:
-  Tensor held_;
   std::byte* first_ = nullptr;
 };
 
@@ -93,6 +112,7 @@ struct FusedRun::State {
   std::vector<Target> ahead_targets, step_targets, behind_targets;
   std::vector<std::size_t> changing;  // the states that change, in the order of their next values
   std::vector<std::size_t> next_of;   // by state: its next value among the outputs of the iteration
+  LineArena arena;  // of the parts
   std::vector<Part> parts;
   bool shares = false;         // two threads go through the iterations of the only part together
   std::int64_t run_rows = 64;  // of a run of iterations

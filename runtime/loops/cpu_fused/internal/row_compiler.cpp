@@ -139,7 +139,11 @@ void RowCompiler::function(const Op& op, const OpDef& def) {
     (i == 0 ? made.out : made.out2) = operand(out);
     form.outputs.push_back(out.dims);
   }
-  made_.known_.functions.push_back(def.prepare_rows(PrepareContext(program_, op), form));
+  try {
+    made_.known_.functions.push_back(def.prepare_rows(PrepareContext(program_, op), form));
+  } catch (const UnsupportedError& error) {
+    refuse(op, error.what());
+  }
   emit(made);
 }
 
@@ -588,6 +592,7 @@ Tensor RowKernel::matrix_of(const Tensor& value, bool transposed) {
 
 RowWeights RowKernel::weights(std::span<const Tensor> shared) const {
   RowWeights made = known_;
+  if (!packs_inputs()) return made;
   ops::PackingStream stream;
   for (const LateMatrix& late : late_matrices_) {
     made.matrices[late.place].packed = pack(made.matrices[late.place].plan, matrix_of(shared[late.input], late.transposed), stream);
