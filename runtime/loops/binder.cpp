@@ -80,9 +80,7 @@ LoDTensor LoopBinder::held_slot(std::size_t index, std::int64_t iteration) const
   return *held;
 }
 
-Tensor LoopBinder::slot(std::size_t index, std::int64_t iteration) const {
-  return as_rows(in_place(held_slot(index, iteration).tensor()));
-}
+Tensor LoopBinder::slot(std::size_t index, std::int64_t iteration) const { return as_rows(in_place(held_slot(index, iteration).tensor())); }
 
 BoundInput LoopBinder::input(std::size_t index) const {
   check_reach(index);

@@ -62,6 +62,7 @@ class StepBuilder {
   std::vector<int> follow_rows(const Op& op, int block, const std::vector<Symbol>& inputs) const;
   void eval_conv(const Op& op, const std::vector<Symbol>& inputs);
   void eval_sequence_conv(const Op& op, const std::vector<Symbol>& inputs);
+  bool eval_running_sum(const Op& op, const Symbol& x);
   void eval_branch(const Op& op);
   void eval_array_op(const Op& op);
   void eval_same_steps(const Op& op);

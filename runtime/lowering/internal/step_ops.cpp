@@ -152,6 +152,7 @@ void StepBuilder::eval_generic(const Op& op, int block) {
   if (op.type == "conv1d" && inputs[0].rows == 2) return eval_conv(op, inputs);
   if (op.type == "sequence_conv" && inputs[0].rows == 0) return eval_sequence_conv(op, inputs);
   if (op.type == "sequence_pool" && eval_pool(op, inputs)) return;
+  if (op.type == "cumsum" && eval_running_sum(op, inputs[0])) return;
   if (eval_padding(op, inputs)) return;
   if (!ragged_) align(inputs);
   expect_same_rows(op, inputs);

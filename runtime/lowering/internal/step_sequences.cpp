@@ -50,7 +50,27 @@ void StepBuilder::eval_conv(const Op& op, const std::vector<Symbol>& inputs) {
   bind(op.outputs[0], std::move(made));
 }
 
-/// The same for rows that lie first: a product of the row and of those that its window reaches back to.
+/// The sum of the rows up to each one is a state. False where the op adds up something else, or rows that no step knows.
+bool StepBuilder::eval_running_sum(const Op& op, const Symbol& x) {
+  const int rank = type_of(x).rank();
+  const std::int64_t axis = op.attributes.get_or("axis", std::int64_t{0});
+  const DType dtype = type_of(x).dtype;
+  const bool wide = dtype == DType::f32 || dtype == DType::f64 || dtype == DType::i32 || dtype == DType::i64;  // others round each sum
+  if (!x.is(Kind::step) || x.rows < 0 || (axis < 0 ? axis + rank : axis) != x.rows || ragged_ || !wide ||
+      op.attributes.get_or("reverse", false))
+    return false;
+  expect_row_each_step(op, x);
+  const std::string name = program_.var(op.outputs[0]).name;
+  const std::size_t state =
+      add_state("sum of " + name, fmt::format("the sum of the rows before, of cumsum '{}'", name), zeros_like(x, x.rows, 1), 0);
+  const Symbol before = state_at(state, x.phase, x.rows, x.clock);
+  const Symbol sum = apply("add", {before, x}, {}, x.rows)[0];
+  next_[state][x.phase] = sum;
+  bind(op.outputs[0], op.attributes.get_or("exclusive", false) ? before : sum);
+  return true;
+}
+
+/// A convolution of rows that lie first: a product of the row and of those that its window reaches back to.
 void StepBuilder::eval_sequence_conv(const Op& op, const std::vector<Symbol>& inputs) {
   const auto length = op.attributes.get<std::int64_t>("context_length");
   const std::int64_t start = op.attributes.get_or<std::int64_t>("context_start", 0);

@@ -213,6 +213,34 @@ TEST_CASE("a context window that reads no later row keeps its left context, and 
   CHECK_THROWS_WITH_AS(make_recurrence(conv(-1, 3)), doctest::Contains("needs 1 rows after its own"), UnsupportedError);
 }
 
+TEST_CASE("running sums along the rows carry the sum so far, with and without the row itself, and one from the end is refused") {
+  Random random(6);
+  const auto sums = [&](const DDim& dims, std::int64_t axis, bool exclusive, bool reverse, DType dtype = DType::f32) {
+    Program program;
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(dtype, dims));
+    build::output("y", build::call1("cumsum", {x}, {{"axis", axis}, {"exclusive", exclusive}, {"reverse", reverse}}));
+    return program;
+  };
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const bool exclusive : {false, true}) {
+      for (const std::int64_t axis : {0, -2}) {
+        const Program program = sums({DDim::unknown, 3}, axis, exclusive, false, dtype);
+        const Recurrence recurrence = make_recurrence(program);
+        CHECK(recurrence.states.size() == 1);
+        const Tensor x = random_tensor(random, {11, 3}, 1, dtype);
+        SeededExecutor executor(1);
+        const RunResult result = sync_wait(executor, run(program, {{"x", x}}));
+        CHECK(StepByStep(recurrence).run(x) == bytes_of(result["y"].tensor()));
+      }
+    }
+  }
+  CHECK(make_recurrence(sums({DDim::unknown, 3}, 1, false, true)).states.empty());  // along a row
+  CHECK_THROWS_WITH_AS(make_recurrence(sums({DDim::unknown, 3}, 0, false, true)), doctest::Contains("adds up the rows"), UnsupportedError);
+  CHECK_THROWS_WITH_AS(make_recurrence(sums({DDim::unknown, 3}, 0, false, false, DType::f16)), doctest::Contains("adds up the rows"),
+                       UnsupportedError);
+}
+
 TEST_CASE("an op over whole sequences is refused on live rows, by name and with the reason") {
   const auto refusal = [](const std::function<build::Var(const build::Var&)>& f) {
     Program program;

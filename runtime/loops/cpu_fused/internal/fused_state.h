@@ -112,7 +112,7 @@ struct FusedRun::State {
   std::vector<Target> ahead_targets, step_targets, behind_targets;
   std::vector<std::size_t> changing;  // the states that change, in the order of their next values
   std::vector<std::size_t> next_of;   // by state: its next value among the outputs of the iteration
-  LineArena arena;  // of the parts
+  LineArena arena;                    // of the parts
   std::vector<Part> parts;
   bool shares = false;         // two threads go through the iterations of the only part together
   std::int64_t run_rows = 64;  // of a run of iterations

@@ -483,7 +483,8 @@ void pad_rule(RowCompiler& c, const Op& op) {
   const std::string mode = op.attributes.get_or("mode", std::string("constant"));
   const View x = c.at(op.inputs[0]);
   const auto rank = pads.size() / 2;
-  if (rank < 2 || !x.rows || (mode != "constant" && mode != "reflect") || std::any_of(pads.begin(), pads.end(), [](auto n) { return n < 0; }))
+  if (rank < 2 || !x.rows || (mode != "constant" && mode != "reflect") ||
+      std::any_of(pads.begin(), pads.end(), [](auto n) { return n < 0; }))
     RowCompiler::refuse(op, "of that kind is not in fused loops");
   if (pads[0] != 0 || pads[rank] != 0) RowCompiler::refuse(op, "adds rows");
   const double value = op.attributes.get_or("value", 0.0);
@@ -510,7 +511,8 @@ struct WindowAxis {
 /// Elements of `bytes` each, of x [C, extent, …], as each place of the output sees them: [place, …, C, tap, …], 0 beyond the borders.
 class WindowCopy {
  public:
-  WindowCopy(std::vector<WindowAxis> axes, std::int64_t channels, std::size_t bytes) : axes_(std::move(axes)), channels_(channels), bytes_(bytes) {
+  WindowCopy(std::vector<WindowAxis> axes, std::int64_t channels, std::size_t bytes)
+      : axes_(std::move(axes)), channels_(channels), bytes_(bytes) {
     for (const WindowAxis& axis : axes_) {
       plane_ *= axis.extent;
       taps_ *= axis.taps;

@@ -255,9 +255,8 @@ TEST_CASE("slots without an axis for sequences run in one piece: vectors, matric
   fuses({3}, {5}, [&](const Var& state, const Var& x) { return tanh(matmul(state, of({5, 5})) + matmul(x, of({3, 5}))); });
   fuses({3}, {5}, [&](const Var& state, const Var& x) { return tanh(matmul(of({5, 5}), state) + matmul(of({5, 3}), x)); });
   fuses({4}, {4}, [](const Var& state, const Var& x) { return reduce(state * x, "sum", {0}, true) + softmax(x - state, 0); });
-  fuses({2, 3}, {3, 2}, [](const Var& state, const Var& x) {
-    return tanh(state + call1("transpose", {x}, {{"perm", std::vector<std::int64_t>{1, 0}}}));
-  });
+  fuses({2, 3}, {3, 2},
+        [](const Var& state, const Var& x) { return tanh(state + call1("transpose", {x}, {{"perm", std::vector<std::int64_t>{1, 0}}})); });
   fuses({4}, {4, 4}, [](const Var& state, const Var& x) {  // fast weights: an outer product
     const Var column = call1("unsqueeze", {x}, {{"axes", std::vector<std::int64_t>{1}}});
     return state * 0.9f + matmul(column, call1("unsqueeze", {x}, {{"axes", std::vector<std::int64_t>{0}}}));
@@ -284,8 +283,8 @@ TEST_CASE("convolutions over the pictures of a state, with any strides, dilation
     // Pictures that become smaller, with strides along both axes, and are folded: 7 x 8 to 3 x 4.
     const ConvParts halves{.batch = batch, .height = 7, .width = 8, .stride = 2, .width_stride = 2, .width_before = 1};
     const Tensor w = random_tensor(random, {2, 3, 3, 2}), b = random_tensor(random, {2});
-    const Program program = slot_loop({batch, 3, 7, 8}, {batch, 2, 3, 4},
-                                      [&](const Var& state, const Var& x) { return tanh(halves(x, w, b) + state); });
+    const Program program =
+        slot_loop({batch, 3, 7, 8}, {batch, 2, 3, 4}, [&](const Var& state, const Var& x) { return tanh(halves(x, w, b) + state); });
     const Feeds feeds{{"x", random_tensor(random, {5, batch, 3, 7, 8})}, {"start", random_tensor(random, {batch, 2, 3, 4})}};
     CHECK(compare(program, feeds) == 1);
   }
@@ -308,13 +307,15 @@ TEST_CASE("running sums along an axis of a row run in one piece, forwards and ba
           {
             auto frame = loop.frame();
             loop.break_if(equal(step, n));
-            carried.update(tanh(call1("cumsum", {carried + steps.read(step)}, {{"axis", axis}, {"exclusive", exclusive}, {"reverse", axis == 2}})));
+            carried.update(
+                tanh(call1("cumsum", {carried + steps.read(step)}, {{"axis", axis}, {"exclusive", exclusive}, {"reverse", axis == 2}})));
             outputs.write(step, carried, share);
             step.update(step + 1);
           }
           output("y", outputs.stack());
         }
-        CHECK(compare(program, {{"x", random_tensor(random, {6, 2, 3, 4}, 1, dtype)}, {"start", random_tensor(random, {2, 3, 4}, 1, dtype)}}) == 1);
+        CHECK(compare(program,
+                      {{"x", random_tensor(random, {6, 2, 3, 4}, 1, dtype)}, {"start", random_tensor(random, {2, 3, 4}, 1, dtype)}}) == 1);
       }
     }
   }
