@@ -450,18 +450,7 @@ std::int64_t RowPlan::workspace_bytes() const noexcept {
 
 bool row_plan_has(Unary kind) { return kind != Unary::is_nan && kind != Unary::is_inf && kind != Unary::logical_not; }
 bool row_plan_has(Binary) { return true; }
-bool row_plan_has(Reduction kind) {
-  switch (kind) {
-    case Reduction::sum:
-    case Reduction::mean:
-    case Reduction::max:
-    case Reduction::min:
-    case Reduction::l1:
-    case Reduction::l2:
-    case Reduction::sum_square: return true;
-    default: return false;
-  }
-}
+bool row_plan_has(Reduction kind) { return kind != Reduction::prod; }
 
 void run(const RowPlan& plan, const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs,
          std::int64_t rows, void* workspace, SpinHelper* helper) {

@@ -184,7 +184,33 @@ void fold_extreme(Reduction kind, const Tensor& x, int axes, const Tensor& out, 
   }
 }
 
-/// log Σ exp(x − m) + m, one output at a time: exp wants its elements side by side.
+/// log Σ exp(x − m) + m. `each(begin, end, f)` gives f the elements in order: exp wants them side by side.
+template <class Wide, class Each>
+Wide log_sum_exp_of(std::int64_t n, const Each& each) {
+  Wide most = -std::numeric_limits<Wide>::infinity();
+  each(0, n, [&](Wide v) { most = v > most || v != v ? v : most; });
+  // All −∞, or an infinity: x − m would be NaN.
+  const Wide shift = std::isinf(most) ? Wide{0} : most;
+  Wide total{};
+  for (std::int64_t begin = 0; begin < n; begin += k_block) {
+    Wide powers[k_block];
+    std::size_t filled = 0;
+    each(begin, std::min(n, begin + k_block), [&](Wide v) { powers[filled++] = v - shift; });
+    unary_run(Unary::exp, {}, powers, powers, filled);
+    Wide part{};
+    for (std::size_t i = 0; i < filled; ++i) part += powers[i];
+    total = begin == 0 ? part : total + part;
+  }
+  return shift + std::log(total);
+}
+
+template <class T>
+T log_sum_exp_of_row(const T* x, std::int64_t n) {
+  return log_sum_exp_of<T>(n, [x](std::int64_t begin, std::int64_t end, auto f) {
+    for (std::int64_t i = begin; i < end; ++i) f(x[i]);
+  });
+}
+
 template <class T>
 void fold_log_sum_exp(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team) {
   using Wide = typename FoldedIn<T>::type;
@@ -193,28 +219,14 @@ void fold_log_sum_exp(const Tensor& x, int axes, const Tensor& out, ThreadTeam& 
   const std::int64_t n = elements.count();
   const T* from = static_cast<const T*>(x.raw());
   T* to = static_cast<T*>(out.raw_mutable());
-  const auto each = [&](std::int64_t start, std::int64_t begin, std::int64_t end, auto f) {
-    elements.each_run(begin, end, [&](const auto& offsets, std::int64_t run) {
-      for (std::int64_t i = 0; i < run; ++i) f(convert_element<Wide>(from[start + offsets[0] + i * elements.inner()[0]]));
-    });
-  };
   each_group(folding, n, team, [&](const auto& starts, int count) {
     for (int lane = 0; lane < count; ++lane) {
-      Wide most = -std::numeric_limits<Wide>::infinity();
-      each(starts[0][lane], 0, n, [&](Wide v) { most = v > most || v != v ? v : most; });
-      // All −∞, or an infinity: x − m would be NaN.
-      const Wide shift = std::isinf(most) ? Wide{0} : most;
-      Wide total{};
-      for (std::int64_t begin = 0; begin < n; begin += k_block) {
-        Wide powers[k_block];
-        std::size_t filled = 0;
-        each(starts[0][lane], begin, std::min(n, begin + k_block), [&](Wide v) { powers[filled++] = v - shift; });
-        unary_run(Unary::exp, {}, powers, powers, filled);
-        Wide part{};
-        for (std::size_t i = 0; i < filled; ++i) part += powers[i];
-        total = begin == 0 ? part : total + part;
-      }
-      to[starts[1][lane]] = convert_element<T>(shift + std::log(total));
+      const Wide made = log_sum_exp_of<Wide>(n, [&](std::int64_t begin, std::int64_t end, auto f) {
+        elements.each_run(begin, end, [&](const auto& offsets, std::int64_t run) {
+          for (std::int64_t i = 0; i < run; ++i) f(convert_element<Wide>(from[starts[0][lane] + offsets[0] + i * elements.inner()[0]]));
+        });
+      });
+      to[starts[1][lane]] = convert_element<T>(made);
     }
   });
 }
@@ -263,6 +275,9 @@ void fold_integers(Reduction kind, const Tensor& x, int axes, const Tensor& out,
 }
 
 }  // namespace
+
+float log_sum_exp(const float* x, std::int64_t n) { return log_sum_exp_of_row(x, n); }
+double log_sum_exp(const double* x, std::int64_t n) { return log_sum_exp_of_row(x, n); }
 
 void reduce(Reduction kind, const Tensor& x, int axes, const Tensor& out, ThreadTeam& team) {
   if (out.elements() == 0) return;

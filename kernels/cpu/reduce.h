@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
 #include <vector>
 
 #include <millrace/kernels/reduce.h>
@@ -14,5 +16,9 @@ void reduce(Reduction kind, const Tensor& x, int axes, const Tensor& out, Thread
 
 /// Places (i64) of the greatest or least elements along the last axis.
 void arg_extreme(const Tensor& x, bool greatest, bool select_last, const Tensor& out, ThreadTeam& team);
+
+/// log Σ exp of `n` elements side by side, as `reduce` gives it.
+float log_sum_exp(const float* x, std::int64_t n);
+double log_sum_exp(const double* x, std::int64_t n);
 
 }  // namespace millrace::cpu

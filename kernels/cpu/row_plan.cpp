@@ -14,6 +14,7 @@
 #include <millrace/kernels/cpu/lstm_kernels.h>
 #include <millrace/kernels/cpu/norm_kernels.h>
 #include <millrace/kernels/cpu/packing.h>
+#include <millrace/kernels/cpu/reduce.h>
 #include <millrace/kernels/cpu/softmax_kernels.h>
 #include <millrace/kernels/cpu/span_kernels.h>
 #include <millrace/kernels/cpu/unary_kernels.h>
@@ -292,13 +293,18 @@ class Machine {
         for (int r = 0; r < count; ++r) *to[r] = most[r];
         return;
       }
+      if (op.reduction == Reduction::log_sum_exp) {
+        for (int r = 0; r < count; ++r) *to[r] = log_sum_exp(from[r], op.inner);
+        return;
+      }
       const bool squares = op.reduction == Reduction::l2 || op.reduction == Reduction::sum_square;
       T sums[sum_rows];
       ordered_sums(squares ? Term::square : op.reduction == Reduction::l1 ? Term::magnitude : Term::element, from, count, op.inner, sums);
       for (int r = 0; r < count; ++r)
-        *to[r] = op.reduction == Reduction::mean ? sums[r] / static_cast<T>(op.inner)
-                 : op.reduction == Reduction::l2 ? std::sqrt(sums[r])
-                                                 : sums[r];
+        *to[r] = op.reduction == Reduction::mean      ? sums[r] / static_cast<T>(op.inner)
+                 : op.reduction == Reduction::l2      ? std::sqrt(sums[r])
+                 : op.reduction == Reduction::log_sum ? std::log(sums[r])
+                                                      : sums[r];
     });
   }
 

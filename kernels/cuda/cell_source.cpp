@@ -320,7 +320,9 @@ class Generator {
                                                         {Reduction::l1, "l1"},
                                                         {Reduction::l2, "l2"},
                                                         {Reduction::sum_square, "sum_square"}};
-    const int which = fold(op, kinds.at(op.reduction));
+    const auto kind = kinds.find(op.reduction);
+    if (kind == kinds.end()) refuse("folds by a logarithm");
+    const int which = fold(op, kind->second);
     for_elements(op.out.reg, op.out.begin, op.outer, [&](std::int64_t first, bool by_unit) {
       Statement one;
       one.text = result(which, 1, first, by_unit, plan_.units, 0);

@@ -8,6 +8,7 @@
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/tensor/checked.h>
+#include <millrace/tensor/copy.h>
 
 namespace millrace::ops {
 
@@ -263,7 +264,12 @@ OpDef unstack_op() {
     const std::string name = context.program().var(context.op().outputs.at(0)).name;
     return [axis, name](OpContext& run) {
       const Tensor& x = run.tensor(0);
-      run.set(0, TensorArray::unstack(x, x.dims().checked_axis(axis)).named(name));
+      // Along another axis than the first, one copy of all is cheaper than a view of each slot.
+      std::vector<int> axes{x.dims().checked_axis(axis)};
+      for (int other = 0; other < x.rank(); ++other)
+        if (other != axes[0]) axes.push_back(other);
+      const Tensor first = axes[0] == 0 ? x : x.permute(axes);
+      run.set(0, TensorArray::unstack(axes[0] == 0 || first.is_contiguous() ? first : clone(first, run.stream()), 0).named(name));
     };
   };
   return def;

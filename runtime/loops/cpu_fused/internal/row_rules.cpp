@@ -216,8 +216,15 @@ View folded(RowCompiler& c, const Op& op, Reduction kind, const View& x, const s
 }
 
 void reduce_rule(RowCompiler& c, const Op& op) {
-  static const std::map<std::string, Reduction> kinds{{"sum", Reduction::sum}, {"mean", Reduction::mean}, {"max", Reduction::max},
-                                                      {"min", Reduction::min}, {"l1", Reduction::l1},     {"l2", Reduction::l2}};
+  static const std::map<std::string, Reduction> kinds{{"sum", Reduction::sum},
+                                                      {"mean", Reduction::mean},
+                                                      {"max", Reduction::max},
+                                                      {"min", Reduction::min},
+                                                      {"l1", Reduction::l1},
+                                                      {"l2", Reduction::l2},
+                                                      {"sum_square", Reduction::sum_square},
+                                                      {"log_sum", Reduction::log_sum},
+                                                      {"log_sum_exp", Reduction::log_sum_exp}};
   const auto kind = kinds.find(op.attributes.get<std::string>("kind"));
   if (kind == kinds.end()) RowCompiler::refuse(op, "of that kind is not in fused loops");
   const std::vector<int> axes = axes_of_row(c, op, op.attributes.get_or("axes", Ints{}));

@@ -321,6 +321,21 @@ TEST_CASE("running sums along an axis of a row run in one piece, forwards and ba
   }
 }
 
+TEST_CASE("folds of every kind but products run in one piece, along any axes of a row") {
+  Random random(36);
+  for (const char* kind : {"sum", "mean", "max", "min", "l1", "l2", "sum_square", "log_sum", "log_sum_exp"}) {
+    CAPTURE(kind);
+    for (const std::vector<std::int64_t>& axes : {std::vector<std::int64_t>{2}, {1}, {1, 2}}) {
+      const DDim row{2, 3, 700};
+      const Program program = slot_loop(row, row, [&](const Var& state, const Var& x) {
+        const Var folded = reduce(exp(state * 0.25f) + x * x, kind, axes, true);
+        return tanh(x - folded * 0.125f);
+      });
+      CHECK(compare(program, {{"x", random_tensor(random, row.inserted(0, 3))}, {"start", random_tensor(random, row)}}) == 1);
+    }
+  }
+}
+
 TEST_CASE("numbers around several axes of a row run in one piece") {
   Random random(34);
   const DDim picture{2, 3, 4, 5};
