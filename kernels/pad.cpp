@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/pad.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include <millrace/kernels/cpu/cast.h>
-#include <millrace/kernels/cpu/copy.h>
-#include <millrace/kernels/cpu/fill.h>
+#include <millrace/kernels/cpu/pad.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/mapped_copy.h>
 #include <millrace/tensor/checked.h>
@@ -59,25 +60,18 @@ std::vector<std::int64_t> axis_map(std::int64_t size, std::int64_t extent, std::
   return map;
 }
 
-/// Constants around what stays of x: two copies on the host, without a table of places.
-void surround(const Tensor& x, const std::vector<std::int64_t>& before, const std::vector<std::int64_t>& after, const Tensor& element,
-              const Tensor& out, StreamRef stream) {
-  Tensor source = x, inside = out;
+/// x less what is cut, and how many constants stand in front of it, by axis.
+std::pair<Tensor, std::vector<std::int64_t>> kept_part(const Tensor& x, const std::vector<std::int64_t>& before,
+                                                       const std::vector<std::int64_t>& after) {
+  Tensor kept = x;
+  std::vector<std::int64_t> front;
   for (int axis = 0; axis < x.rank(); ++axis) {
     const auto i = static_cast<std::size_t>(axis);
-    if (before[i] == 0 && after[i] == 0) continue;
-    const std::int64_t kept = kept_of(x.dim(axis), before[i], after[i]);
-    const std::int64_t from = std::max<std::int64_t>(-before[i], 0), to = std::max<std::int64_t>(before[i], 0);
-    source = source.slice(axis, from, from + kept);
-    inside = inside.slice(axis, to, to + kept);
+    const std::int64_t first = std::max<std::int64_t>(-before[i], 0);
+    if (before[i] < 0 || after[i] < 0) kept = kept.slice(axis, first, first + kept_of(x.dim(axis), before[i], after[i]));
+    front.push_back(std::max<std::int64_t>(before[i], 0));
   }
-  launch(
-      TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) {
-        if (out.elements() > source.elements()) cpu::fill(element, out, team);
-        cpu::copy(source, inside, team);
-      },
-      stream);
+  return {std::move(kept), std::move(front)};
 }
 
 }  // namespace
@@ -100,7 +94,12 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& before, const std::
   cpu::cast(Tensor::scalar(value), element, alone);
   internal::check_device_places("pad", stream, {&x, &out});
   if (mode == PadMode::constant && !internal::on_cuda(stream.place())) {
-    surround(x, before, after, element, out, stream);
+    launch(
+        TensorRefs<1>{&x}, TensorRefs<1>{&out},
+        [part = kept_part(x, before, after), element, out](ThreadTeam& team) {
+          cpu::surround(part.first, part.second, element, out, team);
+        },
+        stream);
     return out;
   }
   for (int axis = 0; axis < x.rank(); ++axis) {

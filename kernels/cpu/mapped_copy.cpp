@@ -12,7 +12,8 @@ namespace {
 /// Where the rows of the output (all axes but the last) begin in the input, one after the other; −1 where they see no element.
 class RowOffsets {
  public:
-  RowOffsets(const Tensor& x, const IndexMaps& maps, std::int64_t row) : x_(x), maps_(maps), axes_(std::max(x.rank() - 1, 0)) {
+  RowOffsets(const Tensor& x, const IndexMaps& maps, std::int64_t row)
+      : strides_(x.strides().begin()), maps_(maps), axes_(std::max(x.rank() - 1, 0)) {
     for (int axis = axes_ - 1; axis >= 0; --axis) {
       const std::int64_t extent = std::ssize(maps[static_cast<std::size_t>(axis)]);
       places_[axis] = row % extent;
@@ -32,11 +33,11 @@ class RowOffsets {
   void sum_from(int axis) {
     for (; axis < axes_; ++axis) {
       const std::int64_t from = maps_[static_cast<std::size_t>(axis)][static_cast<std::size_t>(places_[axis])];
-      sums_[axis + 1] = from < 0 || sums_[axis] < 0 ? -1 : sums_[axis] + from * x_.strides()[axis];
+      sums_[axis + 1] = from < 0 || sums_[axis] < 0 ? -1 : sums_[axis] + from * strides_[axis];
     }
   }
 
-  const Tensor& x_;
+  const std::int64_t* const strides_;
   const IndexMaps& maps_;
   const int axes_;
   std::int64_t places_[max_rank] = {};

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/pad.h>
+
+#include <algorithm>
+
+#include <millrace/kernels/cpu/element_size.h>
+#include <millrace/kernels/cpu/strided_loop.h>
+
+namespace millrace::cpu {
+namespace {
+
+template <class U>
+class Surrounding {
+ public:
+  Surrounding(const Tensor& x, const std::vector<std::int64_t>& before, U element, const Tensor& out)
+      : rank_(x.rank()),
+        element_(element),
+        before_(before.data()),
+        x_dims_(x.dims()),
+        x_strides_(x.strides()),
+        dims_(out.dims()),
+        strides_(out.strides()) {}
+
+  /// Items [begin, end) of `axis` of the output, the first of which is at `to`; `from` is the first item that x has along the axis.
+  void items(int axis, std::int64_t begin, std::int64_t end, const U* from, U* to) const {
+    const std::int64_t front = before_[axis], count = x_dims_.begin()[axis], step = x_strides_.begin()[axis], size = strides_.begin()[axis];
+    const std::int64_t first = std::clamp(front, begin, end), past = std::clamp(front + count, begin, end);
+    std::fill_n(to, (first - begin) * size, element_);
+    from += (first - front) * step;
+    to += (first - begin) * size;
+    if (axis + 1 == rank_ && step == 1) {
+      std::copy_n(from, past - first, to);
+      to += past - first;
+    } else if (axis + 1 == rank_) {
+      for (std::int64_t i = first; i < past; ++i, from += step) *to++ = *from;
+    } else {
+      for (std::int64_t i = first; i < past; ++i, from += step, to += size) items(axis + 1, 0, dims_.begin()[axis + 1], from, to);
+    }
+    std::fill_n(to, (end - past) * size, element_);
+  }
+
+ private:
+  const int rank_;
+  const U element_;
+  const std::int64_t* const before_;
+  const DDim x_dims_, x_strides_, dims_, strides_;
+};
+
+}  // namespace
+
+void surround(const Tensor& x, const std::vector<std::int64_t>& before, const Tensor& element, const Tensor& out, ThreadTeam& team) {
+  if (out.elements() == 0) return;
+  visit_size(x.dtype(), [&](auto type) {
+    using U = typename decltype(type)::type;
+    const Surrounding<U> form(x, before, *static_cast<const U*>(element.raw()), out);
+    const U* from = static_cast<const U*>(x.raw());
+    U* to = static_cast<U*>(out.raw_mutable());
+    if (x.rank() == 0) {
+      *to = *from;
+      return;
+    }
+    // The first axis of more than one item is shared out.
+    int axis = 0;
+    while (axis + 1 < x.rank() && out.dims()[axis] == 1 && x.dims()[axis] == 1) ++axis;
+    const std::int64_t size = out.strides()[axis];
+    team.parallel(out.dims()[axis], std::max<std::int64_t>(1, grain_light / size),
+                  [&](std::int64_t begin, std::int64_t end) { form.items(axis, begin, end, from, to + begin * size); });
+  });
+}
+
+}  // namespace millrace::cpu
