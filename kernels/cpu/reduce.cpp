@@ -276,8 +276,8 @@ void fold_integers(Reduction kind, const Tensor& x, int axes, const Tensor& out,
 
 }  // namespace
 
-float log_sum_exp(const float* x, std::int64_t n) { return log_sum_exp_of_row(x, n); }
-double log_sum_exp(const double* x, std::int64_t n) { return log_sum_exp_of_row(x, n); }
+float log_sum_exp_row(const float* x, std::int64_t n) { return log_sum_exp_of_row(x, n); }
+double log_sum_exp_row(const double* x, std::int64_t n) { return log_sum_exp_of_row(x, n); }
 
 void reduce(Reduction kind, const Tensor& x, int axes, const Tensor& out, ThreadTeam& team) {
   if (out.elements() == 0) return;

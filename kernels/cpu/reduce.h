@@ -18,7 +18,7 @@ void reduce(Reduction kind, const Tensor& x, int axes, const Tensor& out, Thread
 void arg_extreme(const Tensor& x, bool greatest, bool select_last, const Tensor& out, ThreadTeam& team);
 
 /// log Σ exp of `n` elements side by side, as `reduce` gives it.
-float log_sum_exp(const float* x, std::int64_t n);
-double log_sum_exp(const double* x, std::int64_t n);
+float log_sum_exp_row(const float* x, std::int64_t n);
+double log_sum_exp_row(const double* x, std::int64_t n);
 
 }  // namespace millrace::cpu

@@ -294,7 +294,7 @@ class Machine {
         return;
       }
       if (op.reduction == Reduction::log_sum_exp) {
-        for (int r = 0; r < count; ++r) *to[r] = log_sum_exp(from[r], op.inner);
+        for (int r = 0; r < count; ++r) *to[r] = log_sum_exp_row(from[r], op.inner);
         return;
       }
       const bool squares = op.reduction == Reduction::l2 || op.reduction == Reduction::sum_square;

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <span>
 #include <vector>
 
+#include <millrace/runtime/loops/cpu_fused/internal/window_copy.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/lstm_form.h>
 #include <millrace/runtime/program/ops/internal/unary_names.h>
@@ -435,41 +435,6 @@ void expand_rule(RowCompiler& c, const Op& op) {
   c.bind(op.outputs[0], made);
 }
 
-/// `view` with `before` and `behind` elements around its last axis: zeros, another number, or, reflected, those inside, from the edge on.
-View padded(RowCompiler& c, const View& view, std::int64_t before, std::int64_t behind, bool reflect, double value) {
-  if (before == 0 && behind == 0) return view;
-  const int last = view.dims.rank() - 1;
-  const std::int64_t n = view.dims[last];
-  DDim dims = view.dims;
-  dims[last] += before + behind;
-  const View made = c.make(dims);
-  const auto part = [&](std::int64_t begin, std::int64_t count) {
-    View piece = made;
-    piece.begin += begin;
-    piece.dims[last] = count;
-    return piece;
-  };
-  const auto side = [&](std::int64_t begin, std::int64_t count, std::int64_t first) {
-    if (count == 0) return;
-    View from = view;
-    from.dims[last] = count;
-    if (reflect) {  // backwards from element `first`
-      from.begin += first * view.strides[last];
-      from.strides[last] = -view.strides[last];
-    } else {
-      from = c.number(value);
-      from.dims = part(begin, count).dims;
-      from.strides = from.dims;
-      for (int axis = 0; axis <= last; ++axis) from.strides[axis] = 0;
-    }
-    c.copy(from, part(begin, count));
-  };
-  side(0, before, before);
-  c.copy(view, part(before, n));
-  side(before + n, behind, n - 2);
-  return made;
-}
-
 /// Numbers around every axis of `view`.
 View surrounded(RowCompiler& c, const View& view, const Ints& before, const DDim& dims, double value) {
   const View made = c.make(dims);
@@ -482,6 +447,39 @@ View surrounded(RowCompiler& c, const View& view, const Ints& before, const DDim
   inside.dims = view.dims;
   for (int axis = 0; axis < dims.rank(); ++axis) inside.begin += before[static_cast<std::size_t>(axis)] * made.strides[axis];
   c.copy(view, inside);
+  return made;
+}
+
+/// `view` with `before` and `behind` elements around its last axis: zeros, another number, or, reflected, those inside, from the edge on.
+View padded(RowCompiler& c, const View& view, std::int64_t before, std::int64_t behind, bool reflect, double value) {
+  if (before == 0 && behind == 0) return view;
+  const int last = view.dims.rank() - 1;
+  const std::int64_t n = view.dims[last];
+  DDim dims = view.dims;
+  dims[last] += before + behind;
+  if (!reflect) {
+    Ints front(static_cast<std::size_t>(last) + 1, 0);
+    front.back() = before;
+    return surrounded(c, view, front, dims, value);
+  }
+  const View made = c.make(dims);
+  const auto part = [&](std::int64_t begin, std::int64_t count) {
+    View piece = made;
+    piece.begin += begin;
+    piece.dims[last] = count;
+    return piece;
+  };
+  const auto side = [&](std::int64_t begin, std::int64_t count, std::int64_t first) {
+    if (count == 0) return;
+    View from = view;
+    from.dims[last] = count;
+    from.begin += first * view.strides[last];
+    from.strides[last] = -view.strides[last];
+    c.copy(from, part(begin, count));
+  };
+  side(0, before, before);
+  c.copy(view, part(before, n));
+  side(before + n, behind, n - 2);
   return made;
 }
 
@@ -510,77 +508,6 @@ void pad_rule(RowCompiler& c, const Op& op) {
 
 // ---- Convolutions ----
 
-/// One axis of a convolution: of the input, of the output, and of the weights.
-struct WindowAxis {
-  std::int64_t extent = 0, places = 0, taps = 1, stride = 1, dilation = 1, before = 0;
-};
-
-/// Elements of `bytes` each, of x [C, extent, …], as each place of the output sees them: [place, …, C, tap, …], 0 beyond the borders.
-class WindowCopy {
- public:
-  WindowCopy(std::vector<WindowAxis> axes, std::int64_t channels, std::size_t bytes)
-      : axes_(std::move(axes)), channels_(channels), bytes_(bytes) {
-    for (const WindowAxis& axis : axes_) {
-      plane_ *= axis.extent;
-      taps_ *= axis.taps;
-      places_ *= axis.places;
-    }
-    // Of the last axis: the first and past the last place at which each tap lies inside.
-    const WindowAxis& last = axes_.back();
-    for (std::int64_t tap = 0; tap < last.taps; ++tap) {
-      const std::int64_t start = tap * last.dilation - last.before;
-      const std::int64_t first = start >= 0 ? 0 : (last.stride - 1 - start) / last.stride;
-      const std::int64_t past = start >= last.extent ? 0 : (last.extent - 1 - start) / last.stride + 1;
-      seen_.push_back({std::min(first, last.places), std::min(past, last.places), start});
-    }
-  }
-
-  void operator()(std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) const {
-    bytes_ == 8 ? run<std::uint64_t>(inputs[0], outputs[0], rows) : run<std::uint32_t>(inputs[0], outputs[0], rows);
-  }
-
- private:
-  struct Seen {
-    std::int64_t first, past, start;
-  };
-  template <class T>
-  void run(const RowView& from, const RowView& to, std::int64_t rows) const {
-    for (std::int64_t row = 0; row < rows; ++row) {
-      T* out = to.row<T>(row);
-      std::fill_n(out, places_ * channels_ * taps_, T{0});
-      for (std::int64_t channel = 0; channel < channels_; ++channel, out += taps_)
-        along(0, from.row<T>(row) + channel * plane_, plane_, out, taps_, places_);
-    }
-  }
-  /// The taps of the axes from `axis` on that lie inside: `plane`, `taps` and `places` are those of these axes.
-  template <class T>
-  void along(std::size_t axis, const T* from, std::int64_t plane, T* to, std::int64_t taps, std::int64_t places) const {
-    const WindowAxis& at = axes_[axis];
-    if (axis + 1 == axes_.size()) {
-      const std::int64_t step = channels_ * taps_;
-      for (std::int64_t tap = 0; tap < at.taps; ++tap) {
-        const auto [first, past, start] = seen_[static_cast<std::size_t>(tap)];
-        const T* element = from + start + first * at.stride;
-        T* place = to + first * step + tap;
-        for (std::int64_t i = first; i < past; ++i, element += at.stride, place += step) *place = *element;
-      }
-      return;
-    }
-    plane /= at.extent;
-    taps /= at.taps;
-    places /= at.places;
-    const std::int64_t step = places * channels_ * taps_;
-    for (std::int64_t tap = 0; tap < at.taps; ++tap)
-      for (std::int64_t place = 0, i = tap * at.dilation - at.before; place < at.places; ++place, i += at.stride)
-        if (i >= 0 && i < at.extent) along(axis + 1, from + i * plane, plane, to + place * step + tap * taps, taps, places);
-  }
-
-  std::vector<WindowAxis> axes_;
-  std::vector<Seen> seen_;
-  std::int64_t channels_, plane_ = 1, taps_ = 1, places_ = 1;
-  std::size_t bytes_;
-};
-
 /// Each place of the output is a product of the elements that it sees, channel by channel: a view where they lie side by side, else a copy.
 void convolve(RowCompiler& c, const Op& op, const Ints& strides, const Ints& dilations, const Ints& pads) {
   const Tensor* weights = c.program().constant(op.inputs[1]);
@@ -588,7 +515,7 @@ void convolve(RowCompiler& c, const Op& op, const Ints& strides, const Ints& dil
     RowCompiler::refuse(op, "is in fused loops with known weights and one group");
   const View x = c.at(op.inputs[0]);
   const DDim dims = c.program().var(op.outputs[0]).type.shape->erased(0);  // units, places
-  if (!x.rows || dims.elements() == 0) RowCompiler::refuse(op, "has nothing to look at");
+  if (!x.rows || dims.elements() == 0 || x.elements() == 0) RowCompiler::refuse(op, "has nothing to look at");
   const std::int64_t units = dims[0], channels = x.dims[0], k = weights->elements() / units;
   std::vector<WindowAxis> axes;
   std::int64_t places = 1;

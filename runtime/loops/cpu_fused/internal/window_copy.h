@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <millrace/kernels/row_function.h>
+
+namespace millrace {
+
+/// One axis of a convolution: of the input, of the output, and of the weights.
+struct WindowAxis {
+  std::int64_t extent = 0, places = 0, taps = 1, stride = 1, dilation = 1, before = 0;
+};
+
+/// Elements of `bytes` each, of x [C, extent, …], as each place of the output sees them: [place, …, C, tap, …], 0 beyond the borders.
+class WindowCopy {
+ public:
+  WindowCopy(std::vector<WindowAxis> axes, std::int64_t channels, std::size_t bytes)
+      : axes_(std::move(axes)), channels_(channels), bytes_(bytes) {
+    for (const WindowAxis& axis : axes_) {
+      plane_ *= axis.extent;
+      taps_ *= axis.taps;
+      places_ *= axis.places;
+    }
+    // Of the last axis: the first and past the last place at which each tap lies inside.
+    const WindowAxis& last = axes_.back();
+    for (std::int64_t tap = 0; tap < last.taps; ++tap) {
+      const std::int64_t start = tap * last.dilation - last.before;
+      const std::int64_t first = start >= 0 ? 0 : (last.stride - 1 - start) / last.stride;
+      const std::int64_t past = start >= last.extent ? 0 : (last.extent - 1 - start) / last.stride + 1;
+      seen_.push_back({std::min(first, last.places), std::min(past, last.places), start});
+    }
+  }
+
+  void operator()(std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) const {
+    bytes_ == 8 ? run<std::uint64_t>(inputs[0], outputs[0], rows) : run<std::uint32_t>(inputs[0], outputs[0], rows);
+  }
+
+ private:
+  struct Seen {
+    std::int64_t first, past, start;
+  };
+  template <class T>
+  void run(const RowView& from, const RowView& to, std::int64_t rows) const {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      T* out = to.row<T>(row);
+      std::fill_n(out, places_ * channels_ * taps_, T{0});
+      for (std::int64_t channel = 0; channel < channels_; ++channel, out += taps_)
+        along(0, from.row<T>(row) + channel * plane_, plane_, out, taps_, places_);
+    }
+  }
+  /// The taps of the axes from `axis` on that lie inside: `plane`, `taps` and `places` are those of these axes.
+  template <class T>
+  void along(std::size_t axis, const T* from, std::int64_t plane, T* to, std::int64_t taps, std::int64_t places) const {
+    const WindowAxis& at = axes_[axis];
+    if (axis + 1 == axes_.size()) {
+      const std::int64_t step = channels_ * taps_;
+      for (std::int64_t tap = 0; tap < at.taps; ++tap) {
+        const auto [first, past, start] = seen_[static_cast<std::size_t>(tap)];
+        const T* element = from + start + first * at.stride;
+        T* place = to + first * step + tap;
+        for (std::int64_t i = first; i < past; ++i, element += at.stride, place += step) *place = *element;
+      }
+      return;
+    }
+    plane /= at.extent;
+    taps /= at.taps;
+    places /= at.places;
+    const std::int64_t step = places * channels_ * taps_;
+    for (std::int64_t tap = 0; tap < at.taps; ++tap)
+      for (std::int64_t place = 0, i = tap * at.dilation - at.before; place < at.places; ++place, i += at.stride)
+        if (i >= 0 && i < at.extent) along(axis + 1, from + i * plane, plane, to + place * step + tap * taps, taps, places);
+  }
+
+  std::vector<WindowAxis> axes_;
+  std::vector<Seen> seen_;
+  std::int64_t channels_, plane_ = 1, taps_ = 1, places_ = 1;
+  std::size_t bytes_;
+};
+
+}  // namespace millrace
