@@ -9,6 +9,7 @@
 namespace millrace::cpu {
 namespace {
 
+/// The copy of x between its constants, axis by axis.
 template <class U>
 class Surrounding {
  public:

@@ -116,7 +116,7 @@ class TensorArray {
   void fill(Tensor rows, std::vector<std::int64_t> offsets, std::shared_ptr<Watermark> watermark = nullptr) const {
     core_->fill({std::move(rows), std::move(offsets), false, std::move(watermark)});
   }
-  /// The same of items: slot t is item t along axis 0 of `items`, whose axis 0 has the size of the array.
+  /// Writes all slots of a fixed array at once, as `fill`: slot t is item t along axis 0 of `items`, which has as many as the array has slots.
   void fill_items(Tensor items) const;
   /// All slots of an array that was filled, or made by `unpack` or `unstack` (axis 0), as one value; null for others.
   std::shared_ptr<const detail::FilledSlots> filled() const { return core_->filled(); }

@@ -19,7 +19,7 @@ namespace millrace {
 class LineArena {
  public:
   std::byte* take(std::int64_t bytes, StreamRef stream) {
-    const std::int64_t lines = (bytes + line - 1) / line * line;
+    const std::int64_t lines = std::max(line, (bytes + line - 1) / line * line);  // no bytes have an address, too
     if (lines > left_) {
       left_ = std::max(lines, least);
       blocks_.emplace_back(DType::u8, DDim{left_ + line}, stream.memory());
