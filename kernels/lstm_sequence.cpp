@@ -160,9 +160,7 @@ void check_phases(const LstmDesc& desc, const LstmSequenceRows& rows) {
   internal::check_dtype(op, "phases", *rows.phases, DType::i64);
   internal::check_dims(op, "phases", *rows.phases, DDim{static_cast<std::int64_t>(lstm_phases.size())});
   internal::check_contiguous(op, "phases", *rows.phases);
-  const bool usual = desc.gate.kind == Unary::sigmoid && desc.candidate.kind == Unary::tanh && desc.output.kind == Unary::tanh &&
-                     !desc.couple_input_forget && !desc.peepholes && !(desc.clip > 0);
-  if (desc.dtype != DType::f16 || !usual || rows.projection.dtype() != DType::f32)
+  if (desc.dtype != DType::f16 || !cuda::has_usual_functions(desc) || rows.projection.dtype() != DType::f32)
     throw UnsupportedError(
         "lstm sequence: phases are those of cells in f16 with a projection of f32, sigmoids, hyperbolic tangents, no peepholes and no "
         "clipping, found " +
@@ -182,8 +180,10 @@ void run(const LstmSequencePlan& plan, const PackedLstmSequence& weights, const 
   if (steps == 0 || plan.desc().hidden == 0) return;
   const std::int64_t sequences = rows.offsets[1] - rows.offsets[0];
   const int reserved = reserved_multiprocessors(std::get<CudaPlace>(plan.place()).index);
-  const LstmSchedule chosen = schedule != nullptr ? *schedule : schedule_lstm(plan.desc(), sequences, plan.limits().without(reserved));
-  check_schedule(chosen, plan.desc(), plan.limits());
+  LstmLimits limits = plan.limits();
+  limits.registers = limits.registers && rows.projection.dtype() == DType::f32;
+  const LstmSchedule chosen = schedule != nullptr ? *schedule : schedule_lstm(plan.desc(), sequences, limits.without(reserved));
+  check_schedule(chosen, plan.desc(), limits, sequences);
   if (rows.phases) check_phases(plan.desc(), rows);
   const std::int64_t at_once = rows.steps_a_launch > 0 ? rows.steps_a_launch : steps;
   for (std::int64_t first = 0; first < steps; first += at_once) {

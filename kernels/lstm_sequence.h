@@ -20,6 +20,7 @@ struct LstmLimits {
   std::int64_t shared_bytes = 0;              ///< of shared memory for one block, when it is alone on a multiprocessor
   bool cooperative = false;                   ///< the blocks of a grid may wait for one another
   std::vector<std::pair<int, int>> clusters;  ///< blocks of a cluster, and how many such there are at once; ascending
+  bool registers = false;                     ///< warps may hold weights in registers (`LstmSchedule::held`)
   bool tf32 = false;                          ///< f32 as tf32, with the bits of a device that was made so (CudaOptions::tf32)
 
   /// With so many multiprocessors left to others; one stays.
@@ -43,6 +44,7 @@ struct LstmSchedule {
   int ways = 1;               ///< warps that share the k of one product; divides `warps`
   int wide = 1;               ///< times 8 rows that a warp multiplies at once: 1 or 4; more than 1 with one way alone
   int staged = 1;             ///< times 8 rows of h that lie in shared memory at once; a multiple of `wide`
+  int held = 0;               ///< chains of k, of 8 units each, whose weights a warp holds in registers: 1 or 2; 0: none. No grid then
   std::int64_t resident = 0;  ///< of each unit's weights that stay in shared memory: times 16 k (f32: 8 k). The rest is read each step
   double step_ns = 0;         ///< estimated
   std::string reason;         ///< for people
@@ -52,7 +54,7 @@ struct LstmSchedule {
 /// The schedule with the least estimated time for so many rows. UnsupportedError when not one block's work fits.
 LstmSchedule schedule_lstm(const LstmDesc& desc, std::int64_t rows, const LstmLimits& limits);
 /// ArgumentError when the numbers do not fit each other, or the limits.
-void check_schedule(const LstmSchedule& schedule, const LstmDesc& desc, const LstmLimits& limits);
+void check_schedule(const LstmSchedule& schedule, const LstmDesc& desc, const LstmLimits& limits, std::int64_t rows);
 
 /// All steps of an LSTM over ragged sequences as one kernel, or one for every so many steps: the recurrent weights stay on chip, h goes from
 /// block to block through the second cache. On CUDA devices, for f32, f16 and bf16. The bits are those of lstm_cell.h, step by step, with the

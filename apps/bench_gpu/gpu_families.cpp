@@ -12,7 +12,7 @@ constexpr Family all[] = {
     {"G5", "H 1536 to 2048: no kernel yet", list_wide},
     {"G6", "forward and backward: no kernel yet", list_training},
     {"G7", "ragged sequences, slots refilled as they end: no kernel yet", list_refill},
-    {"G8", "cells of one's own, compiled: not timed yet", list_user_cells},
+    {"G8", "cells spelled out of ops, as generated kernels", measure_user_cells},
     {"G9", "a tick of live sessions", measure_ticks},
     {"G10", "from the device's being done to the coroutine that awaits it", measure_resuming},
     {"costs", "what the driver's calls and our launches take", measure_costs},

@@ -17,7 +17,7 @@ void list_wavefront(Context& context);
 void list_wide(Context& context);
 void list_training(Context& context);
 void list_refill(Context& context);
-void list_user_cells(Context& context);
+void measure_user_cells(Context& context);
 void measure_ticks(Context& context);
 void measure_resuming(Context& context);
 void measure_costs(Context& context);

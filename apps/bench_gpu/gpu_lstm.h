@@ -25,6 +25,9 @@ GpuLstm make_gpu_lstm(GpuMachine& machine, std::int64_t steps, std::int64_t rows
 Program lstm_program(const GpuLstm& problem, bool dense = true);
 Feeds feeds_of(const GpuLstm& problem);
 
+/// One step among the equal ones of `whole`; no timer without one.
+Timer a_step(Timer whole, std::int64_t steps);
+
 /// The last of [T, N, H], [N, H] on the host.
 Tensor last_step(const Tensor& y);
 /// The greatest difference of two tensors of one dtype, as f32.

@@ -25,12 +25,6 @@ double goal_of(const Shape& shape) {
 /// How far two of a dtype may be apart behind a thousand steps, whose sums are taken in other orders.
 double allowed(DType dtype) { return dtype == DType::f16 ? 0.03 : dtype == DType::bf16 ? 0.2 : 1e-3; }
 
-/// A row of one step among many.
-Timer a_step(Timer whole, std::int64_t steps) {
-  if (!whole) return whole;
-  return [whole = std::move(whole), steps](double seconds) { return whole(seconds) / static_cast<double>(steps); };
-}
-
 struct Side {
   GpuLstm problem;
   OurProgram ours;

@@ -7,13 +7,13 @@
 namespace millrace::bench {
 namespace {
 
-void list(Context& context, const char* id, const char* shape, const char* peer, double goal, const char* why = "no kernel yet") {
+void list(Context& context, const char* id, const char* shape, const char* peer, double goal) {
   Row row;
   row.id = id;
   row.shape = shape;
   row.peer_name = peer;
   row.goal = goal;
-  row.note = std::string("not measured: ") + why;
+  row.note = "not measured: no kernel yet";
   context.emit(std::move(row));
 }
 
@@ -48,16 +48,6 @@ void list_refill(Context& context) {
   list(context, "G7", "512 ragged sequences, 64 slots", "1.1 x the dense steps that they need", 1);
   list(context, "G7", "512 ragged sequences, 64 slots, H <= 512", "cuDNN, best of padded, sorted, packed", 5);
   list(context, "G7", "512 ragged sequences, 64 slots, H 1024", "cuDNN, best of padded, sorted, packed", 2.5);
-}
-
-void list_user_cells(Context& context) {
-  constexpr const char* why = "the generated kernels are not timed here yet";
-  list(context, "G8", "cells of one's own", "1.15 x our LSTM with the cell's exchanges", 1, why);
-  list(context, "G8", "cells of one's own, H <= 512", "torch.compile and a CUDA graph", 4, why);
-  list(context, "G8", "cells of one's own, H > 512", "torch.compile and a CUDA graph", 2, why);
-  list(context, "G8", "cells of one's own", "PyTorch, eager", 50, why);
-  list(context, "G8", "the first compilation of a cell", "goal", 1, why);
-  list(context, "G8", "a cell that was compiled before", "goal", 1, why);
 }
 
 }  // namespace millrace::bench

@@ -23,6 +23,10 @@ using Costs = cuda::RecurrentCosts;
 /// By tensor cores, in the steps of mma.cuh.
 bool is_by_mma(const LstmDesc& desc, const LstmLimits& limits) { return desc.dtype != DType::f32 || limits.tf32; }
 
+bool can_hold(const LstmDesc& desc, const LstmLimits& limits) {
+  return limits.registers && (desc.dtype == DType::f16 || desc.dtype == DType::bf16) && cuda::has_usual_functions(desc);
+}
+
 struct Work {
   const LstmDesc& desc;
   bool tf32, by_mma;
@@ -49,7 +53,23 @@ struct Work {
     return static_cast<double>(mine / of.staged * rounds(of.staged) + (rest > 0 ? rounds(rest) : 0));
   }
 
+  /// With weights in registers.
+  double estimate_held(const LstmSchedule& of) const {
+    const auto mine = static_cast<double>(tiles_of(of));
+    const cuda::HeldParts parts = cuda::held_parts(desc.hidden, of.blocks, tiles_of(of), of.staged, std::int64_t{of.held} * of.warps);
+    const auto pairs = static_cast<double>(parts.pairs);
+    const double shared = std::max(0.0, pairs - of.held * of.warps);
+    const double passes = std::ceil(mine / 2);
+    const double issue = mine * pairs * Costs::held_pair + passes * shared * Costs::shared_pair;
+    const double chain = passes * Costs::held_chain * (1 + std::ceil(shared / of.warps));
+    const auto rounds = static_cast<double>(lstm_pieces(parts.units * tiles_of(of), of.warps));
+    const double slabs = std::ceil(mine / of.staged);
+    const double cycles = std::max(issue, chain) + rounds * Costs::held_pointwise + slabs * Costs::held_slab;
+    return cycles * Costs::clock + (of.group == Group::block ? Costs::held_block : Costs::held_cluster + Costs::held_peer * of.blocks);
+  }
+
   double estimate(const LstmSchedule& of) const {
+    if (of.held > 0) return estimate_held(of);
     const auto mine = static_cast<double>(tiles_of(of));
     const auto units = static_cast<double>(units_of(of));
     const auto products = units * mine * static_cast<double>(chunks);
@@ -76,7 +96,9 @@ bool fill_shared(LstmSchedule& made, const Work& work, const LstmLimits& limits)
   made.ways = 1;
   while (made.wide == 1 && made.ways * 2 <= made.warps && made.ways < work.chains && units * tiles * made.ways * 2 <= made.warps)
     made.ways *= 2;
-  const auto fits = [&] { return cuda::lstm_shared_bytes(made, work.desc.dtype, work.tf32, work.desc.hidden) <= limits.shared_bytes; };
+  const auto fits = [&] {
+    return cuda::lstm_shared_bytes(made, work.desc.dtype, work.tf32, work.desc.hidden, work.tiles) <= limits.shared_bytes;
+  };
   made.resident = work.chunks;
   while (!fits() && made.resident > 0) --made.resident;
   if (!fits() && made.ways > 1) made.ways = 1;
@@ -104,6 +126,21 @@ std::optional<LstmSchedule> complete(const LstmSchedule& chosen, const Work& wor
   return best;
 }
 
+/// The same with weights in registers.
+std::optional<LstmSchedule> complete_held(const LstmSchedule& chosen, const Work& work, const LstmLimits& limits) {
+  std::optional<LstmSchedule> best;
+  for (const int held : {1, 2})
+    for (std::int64_t staged = work.tiles_of(chosen); staged > 0; staged /= 2) {
+      LstmSchedule made = chosen;
+      made.held = held;
+      made.staged = static_cast<int>(staged);
+      if (cuda::lstm_shared_bytes(made, work.desc.dtype, work.tf32, work.desc.hidden, work.tiles) > limits.shared_bytes) continue;
+      made.step_ns = work.estimate(made);
+      if (!best || made.step_ns < best->step_ns) best = made;
+    }
+  return best;
+}
+
 std::string_view name_of(Group group) { return group == Group::block ? "block" : group == Group::cluster ? "cluster" : "grid"; }
 
 std::vector<LstmSchedule> candidates(const Work& work, const LstmLimits& limits) {
@@ -114,6 +151,8 @@ std::vector<LstmSchedule> candidates(const Work& work, const LstmLimits& limits)
     one.blocks = static_cast<int>(blocks);
     one.groups = static_cast<int>(std::min(groups, work.tiles));
     if (one.groups < 1 || one.blocks < 1) return;
+    if (can_hold(work.desc, limits) && group != Group::grid && blocks <= work.chunks)
+      if (const std::optional<LstmSchedule> whole = complete_held(one, work, limits)) made.push_back(*whole);
     if (const std::optional<LstmSchedule> whole = complete(one, work, limits)) made.push_back(*whole);
   };
   add(Group::block, 1, limits.multiprocessors);
@@ -128,7 +167,11 @@ std::vector<LstmSchedule> candidates(const Work& work, const LstmLimits& limits)
 
 }  // namespace
 
-std::int64_t cuda::lstm_shared_bytes(const LstmSchedule& schedule, DType dtype, bool tf32, std::int64_t hidden) {
+std::int64_t cuda::lstm_shared_bytes(const LstmSchedule& schedule, DType dtype, bool tf32, std::int64_t hidden, std::int64_t tiles) {
+  if (schedule.held > 0)
+    return held_parts(hidden, schedule.blocks, lstm_pieces(tiles, schedule.groups), schedule.staged,
+                      std::int64_t{schedule.held} * schedule.warps)
+        .bytes;
   const std::int64_t units = lstm_pieces(lstm_pieces(hidden, 8), schedule.blocks);
   const std::int64_t chunks = lstm_pieces(hidden, lstm_chunk(dtype));
   const std::int64_t chains = lstm_pieces(hidden, lstm_chain(dtype, tf32));
@@ -137,6 +180,9 @@ std::int64_t cuda::lstm_shared_bytes(const LstmSchedule& schedule, DType dtype, 
 }
 
 std::string LstmSchedule::to_string() const {
+  if (held > 0)
+    return fmt::format("{} group{} of {} block{} ({}), {} warps a block, {} chains a warp in registers, {} rows at once", groups,
+                       groups == 1 ? "" : "s", blocks, blocks == 1 ? "" : "s", name_of(group), warps, held, 8 * staged);
   return fmt::format("{} group{} of {} block{} ({}), {} warps a block, {} to a product, {} rows a warp, {} rows staged, {} pieces resident",
                      groups, groups == 1 ? "" : "s", blocks, blocks == 1 ? "" : "s", name_of(group), warps, ways, 8 * wide, 8 * staged,
                      resident);
@@ -161,11 +207,12 @@ LstmSchedule schedule_lstm(const LstmDesc& desc, std::int64_t rows, const LstmLi
   const std::int64_t own = work.units_of(best) * work.chunks * cuda::lstm_weight_bytes;
   best.reason = fmt::format("H {} × {} rows of {}: {}; ", desc.hidden, rows,
                             limits.tf32 && desc.dtype == DType::f32 ? "tf32" : name_of(desc.dtype), best.to_string());
-  best.reason += best.resident == work.chunks ? fmt::format("a block's {} bytes of weights stay in shared memory", own)
-                                              : fmt::format(
-                                                    "of a block's {} bytes of weights {} stay in shared memory, the rest is read each "
-                                                    "step",
-                                                    own, work.units_of(best) * best.resident * cuda::lstm_weight_bytes);
+  best.reason += best.held > 0                  ? std::string("weights stay in registers and shared memory")
+                 : best.resident == work.chunks ? fmt::format("a block's {} bytes of weights stay in shared memory", own)
+                                                : fmt::format(
+                                                      "of a block's {} bytes of weights {} stay in shared memory, the rest is read each "
+                                                      "step",
+                                                      own, work.units_of(best) * best.resident * cuda::lstm_weight_bytes);
   best.reason += fmt::format("; estimated {:.0f} ns a step", best.step_ns);
   for (const Group group : {Group::block, Group::cluster, Group::grid}) {
     const LstmSchedule* other = nullptr;
@@ -176,7 +223,7 @@ LstmSchedule schedule_lstm(const LstmDesc& desc, std::int64_t rows, const LstmLi
   return best;
 }
 
-void check_schedule(const LstmSchedule& schedule, const LstmDesc& desc, const LstmLimits& limits) {
+void check_schedule(const LstmSchedule& schedule, const LstmDesc& desc, const LstmLimits& limits, std::int64_t rows) {
   const auto refuse = [&](const std::string& why) {
     throw ArgumentError("lstm sequence: expected " + why + ", found " + schedule.to_string());
   };
@@ -188,7 +235,13 @@ void check_schedule(const LstmSchedule& schedule, const LstmDesc& desc, const Ls
   if ((schedule.wide != 1 && schedule.wide != 4) || (schedule.wide > 1 && (schedule.ways > 1 || !is_by_mma(desc, limits))))
     refuse("8 rows a warp, or 32 of a narrow dtype or tf32 with one way");
   if (schedule.staged < schedule.wide || schedule.staged % schedule.wide != 0) refuse("a multiple of a warp's rows to be staged");
-  if (cuda::lstm_shared_bytes(schedule, desc.dtype, limits.tf32, desc.hidden) > limits.shared_bytes)
+  if (schedule.held < 0 || schedule.held > 2) refuse("0 to 2 chains of a warp in registers");
+  if (schedule.held > 0 && (!can_hold(desc, limits) || schedule.group == Group::grid || schedule.warps % 4 != 0 || schedule.ways > 1 ||
+                            schedule.wide > 1 || schedule.blocks > lstm_pieces(desc.hidden, 16)))
+    refuse(
+        "no weights in registers, but for f16 and bf16, the usual functions, 4 or 8 warps, blocks and clusters of no more than a block "
+        "each 16 units");
+  if (cuda::lstm_shared_bytes(schedule, desc.dtype, limits.tf32, desc.hidden, lstm_pieces(rows, 8)) > limits.shared_bytes)
     refuse(fmt::format("no more than {} bytes of shared memory", limits.shared_bytes));
   if (schedule.group == Group::block && schedule.blocks != 1) refuse("one block");
   const auto known = [&](const auto& one) { return one.first == schedule.blocks && schedule.groups <= one.second; };

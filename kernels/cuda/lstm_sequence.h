@@ -14,12 +14,42 @@ constexpr std::int64_t lstm_chain(DType dtype, bool tf32) { return dtype == DTyp
 /// Whether sigmoids and hyperbolic tangents of an LSTM cell of this dtype are `pointwise.approx` (recurrent/approximate.cuh). Every kernel of a
 /// device that computes such cells asks here, so that backends have the same bits.
 constexpr bool lstm_approximates(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
+/// Sigmoids and hyperbolic tangents, gates of their own, no peepholes, no clipping: what most kernels are compiled for.
+inline bool has_usual_functions(const LstmDesc& desc) {
+  return desc.gate.kind == Unary::sigmoid && desc.candidate.kind == Unary::tanh && desc.output.kind == Unary::tanh &&
+         !desc.couple_input_forget && !desc.peepholes && !(desc.clip > 0);
+}
 /// Bytes of a piece of weights (8 units, 4 gates), and of one of h (8 rows).
 inline constexpr std::int64_t lstm_weight_bytes = 1024, lstm_state_bytes = 256;
 
 constexpr std::int64_t lstm_pieces(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
-/// Shared memory of a block: resident weights, staged h, and the sums of a product that several warps share.
-std::int64_t lstm_shared_bytes(const LstmSchedule& schedule, DType dtype, bool tf32, std::int64_t hidden);
+/// Shared memory of a block for `tiles` times 8 rows: resident weights, staged h, and the sums of a product that several warps share; where warps
+/// hold weights, the parts below.
+std::int64_t lstm_shared_bytes(const LstmSchedule& schedule, DType dtype, bool tf32, std::int64_t hidden, std::int64_t tiles);
+
+/// Where the parts of shared memory begin when warps hold weights in registers (`LstmSchedule::held`).
+struct HeldParts {
+  std::int64_t units, pairs;                              ///< unit blocks of the largest block, an even number; their chains
+  std::int64_t to_next_row;                               ///< floats between rows of the addends
+  std::int64_t states, to_next_tile;                      ///< two of h, one for each parity of a step
+  std::int64_t sums, addends, cells, bias, words, bytes;  ///< weights that no register holds lie at 0
+};
+constexpr HeldParts held_parts(std::int64_t hidden, std::int64_t blocks, std::int64_t tiles, std::int64_t staged, std::int64_t registers) {
+  HeldParts made{};
+  const std::int64_t chunks = lstm_pieces(hidden, 16), chains = lstm_pieces(chunks, 8);
+  made.units = 2 * lstm_pieces(chunks, blocks);
+  made.pairs = made.units * chains;
+  made.to_next_row = 32 * made.units + 4;
+  made.to_next_tile = 8 * chains * lstm_state_bytes;
+  made.states = (made.pairs > registers ? made.pairs - registers : 0) * 8 * lstm_weight_bytes;
+  made.sums = made.states + 2 * tiles * made.to_next_tile;
+  made.addends = made.sums + made.pairs * staged * 1024;
+  made.cells = made.addends + 2 * tiles * 8 * made.to_next_row * 4;
+  made.bias = made.cells + made.units * tiles * 256;
+  made.words = made.bias + made.units * 128;
+  made.bytes = made.words + 96;
+  return made;
+}
 
 LstmLimits lstm_limits(int device, DType dtype);
 /// R [H, 4H] row-major in the dtype of the cell.

@@ -149,9 +149,9 @@ Found run_on(DeviceUnderTest& on, const Case& of, const LstmSchedule* schedule =
 }
 
 /// Schedules of every kind that fit, with numbers that no estimate would choose.
-std::vector<LstmSchedule> any_schedules(Random& random, const LstmDesc& desc, const LstmLimits& limits) {
+std::vector<LstmSchedule> any_schedules(Random& random, const LstmDesc& desc, std::int64_t rows, const LstmLimits& limits) {
   std::vector<LstmSchedule> made;
-  for (int attempt = 0; attempt < 400 && made.size() < 4; ++attempt) {
+  for (int attempt = 0; attempt < 400 && made.size() < 5; ++attempt) {
     LstmSchedule one;
     one.group = static_cast<LstmSchedule::Group>(random.between(0, 2));
     one.warps = 1 << random.between(0, 2);
@@ -163,8 +163,13 @@ std::vector<LstmSchedule> any_schedules(Random& random, const LstmDesc& desc, co
     one.step_ns = 1000.0 * static_cast<double>(random.between(0, 5));
     if (one.group == LstmSchedule::Group::grid) one.blocks = static_cast<int>(random.between(1, 4));
     if (one.group == LstmSchedule::Group::cluster) one.blocks = 2 << random.between(0, 1);
+    if (random.coin()) {
+      one.held = static_cast<int>(random.between(1, 2));
+      one.ways = one.wide = 1;
+      one.warps = random.coin() ? 4 : 8;
+    }
     try {
-      check_schedule(one, desc, limits);
+      check_schedule(one, desc, limits, rows);
       made.push_back(one);
     } catch (const ArgumentError&) {
     }
@@ -190,7 +195,7 @@ TEST_CASE("a sequence of LSTM steps in one kernel has the bits of its steps by t
         CHECK(same(run_on(on, of), expected));
         CHECK(same(run_on(on, of, nullptr, random.between(1, 3)), expected));
         const LstmLimits limits = make_lstm_sequence(of.desc, on.stream().place(), on.tf32).limits();
-        for (const LstmSchedule& schedule : any_schedules(random, of.desc, limits)) {
+        for (const LstmSchedule& schedule : any_schedules(random, of.desc, of.sequences(), limits)) {
           INFO(schedule.to_string());
           CHECK(same(run_on(on, of, &schedule), expected));
         }
@@ -211,13 +216,54 @@ TEST_CASE("wide layers, whose weights do not all stay on chip and whose sums hav
   });
 }
 
+TEST_CASE("weights that stay in registers give the bits of the steps by the cell, whatever the blocks hand on to each other") {
+  each_backend([](DeviceUnderTest& on) {
+    using Group = LstmSchedule::Group;
+    int tried = 0;
+    for (const std::uint64_t seed : seeds(3)) {
+      Random random(seed);
+      for (const DType dtype : {DType::f16, DType::bf16})
+        for (const std::int64_t hidden : {std::int64_t{16}, random.between(17, 127), std::int64_t{128}, random.between(129, 260)}) {
+          Case of = make_case(random, dtype, hidden, lengths_of(random, random.between(1, 40), 9));
+          of.desc.bias = random.coin();
+          if (random.coin()) of.live = random_mask(random, of.offsets.back());
+          const Found expected = by_steps(on, of);
+          const LstmLimits limits = make_lstm_sequence(of.desc, on.stream().place()).limits();
+          std::vector<std::pair<int, int>> shapes{{1, limits.multiprocessors}};
+          shapes.insert(shapes.end(), limits.clusters.begin(), limits.clusters.end());
+          for (const auto& [blocks, most] : shapes)
+            for (const int held : {1, 2}) {
+              LstmSchedule one;
+              one.group = blocks == 1 ? Group::block : Group::cluster;
+              one.blocks = blocks;
+              one.groups = static_cast<int>(random.between(1, std::min(most, 3)));
+              one.held = held;
+              one.warps = random.coin() ? 4 : 8;
+              one.staged = static_cast<int>(random.between(1, 3));
+              one.step_ns = 1000.0 * static_cast<double>(random.between(0, 5));
+              try {
+                check_schedule(one, of.desc, limits, of.sequences());
+              } catch (const ArgumentError&) {
+                continue;
+              }
+              ++tried;
+              INFO("seed ", seed, ", ", name_of(dtype), ", H ", hidden, ", ", of.sequences(), " sequences, masked ", of.live.has_value(),
+                   ", ", one.to_string());
+              CHECK(same(run_on(on, of, &one, random.between(0, 3)), expected));
+            }
+        }
+    }
+    CHECK(tried > 20);
+  });
+}
+
 TEST_CASE("a kernel that takes the time of its phases gives the same bits, and cycles of every phase") {
   each_backend([](DeviceUnderTest& on) {
     Random random(9);
     const Case of = make_case(random, DType::f16, 70, {9, 9, 8, 8, 8, 8, 7, 7, 7, 7, 7, 3, 2});
     const Found expected = run_on(on, of);
     const LstmLimits limits = make_lstm_sequence(of.desc, on.stream().place()).limits();
-    std::vector<LstmSchedule> schedules = any_schedules(random, of.desc, limits);
+    std::vector<LstmSchedule> schedules = any_schedules(random, of.desc, of.sequences(), limits);
     schedules.push_back(schedule_lstm(of.desc, of.sequences(), limits));
     for (const LstmSchedule& schedule : schedules) {
       INFO(schedule.to_string());
@@ -401,7 +447,7 @@ TEST_CASE("a schedule keeps the weights on chip while they fit, and says what it
         desc.dtype = dtype;
         const LstmSchedule made = schedule_lstm(desc, rows, h200);
         INFO(made.reason);
-        CHECK_NOTHROW(check_schedule(made, desc, h200));
+        CHECK_NOTHROW(check_schedule(made, desc, h200, rows));
         CHECK(made.blocks * made.groups <= 132);
         const std::int64_t chunks = (hidden + (dtype == DType::f32 ? 7 : 15)) / (dtype == DType::f32 ? 8 : 16);
         // A slab of more rows may be worth an eighth of the weights.
@@ -416,11 +462,12 @@ TEST_CASE("a schedule keeps the weights on chip while they fit, and says what it
       desc.hidden = hidden;
       const LstmSchedule made = schedule_lstm(desc, rows, tf32);
       INFO(made.reason);
-      CHECK_NOTHROW(check_schedule(made, desc, tf32));
+      CHECK_NOTHROW(check_schedule(made, desc, tf32, rows));
       // Of few units the functions alone count, and a product's last piece may be half empty.
       CHECK(made.step_ns < (hidden > 37 ? 1.0 : 1.01) * schedule_lstm(desc, rows, h200).step_ns);
       CHECK(made.reason.find("rows of tf32") != std::string::npos);
-      if (made.wide > 1) CHECK_THROWS_WITH_AS(check_schedule(made, desc, h200), doctest::Contains("narrow dtype or tf32"), ArgumentError);
+      if (made.wide > 1)
+        CHECK_THROWS_WITH_AS(check_schedule(made, desc, h200, rows), doctest::Contains("narrow dtype or tf32"), ArgumentError);
     }
   desc.hidden = 4096;  // 32 rows of h are too many here
   desc.dtype = DType::f16;
@@ -435,7 +482,7 @@ TEST_CASE("a schedule keeps the weights on chip while they fit, and says what it
       desc.hidden = hidden;
       const LstmSchedule lean = schedule_lstm(desc, rows, h200.without(16));
       CHECK(lean.blocks * lean.groups <= 116);
-      CHECK_NOTHROW(check_schedule(lean, desc, h200));
+      CHECK_NOTHROW(check_schedule(lean, desc, h200, rows));
     }
   CHECK(schedule_lstm(desc, 5000, h200.without(1000)).blocks == 1);
   // A staged slab has few products. The estimate counts the warps that have none.
@@ -446,7 +493,7 @@ TEST_CASE("a schedule keeps the weights on chip while they fit, and says what it
   CHECK(units * ((slabs.staged + slabs.wide - 1) / slabs.wide) * slabs.ways >= slabs.warps / 2);
   LstmSchedule wrong;
   wrong.ways = 3;
-  CHECK_THROWS_WITH_AS(check_schedule(wrong, desc, h200), doctest::Contains("ways that divide them"), ArgumentError);
+  CHECK_THROWS_WITH_AS(check_schedule(wrong, desc, h200, 8), doctest::Contains("ways that divide them"), ArgumentError);
 }
 
 TEST_CASE("products by tensor cores have the same bits whatever shares their rows, their columns and the tile") {

@@ -252,6 +252,49 @@ def torch_cuda_tick(device, sessions, rows, hidden, layers):
     return f"PyTorch {torch.__version__}, a CUDA graph", call
 
 
+def torch_cuda_cell(device, steps, rows, hidden, form):
+    """A layer-norm LSTM of f16. compiled: its step by torch.compile, all steps as one CUDA graph. The product with x runs before them."""
+    torch = on_cuda(device)
+    steps, rows, hidden = int(steps), int(rows), int(hidden)
+
+    def drawn(*shape, scale=1.0):
+        return torch.randn(*shape, device="cuda", dtype=torch.float16) * scale
+    norm = torch.nn.functional.layer_norm
+    x, h0, c0 = drawn(steps, rows, hidden), drawn(rows, hidden), drawn(rows, hidden)
+    w, r = (drawn(hidden, 4 * hidden, scale=hidden ** -0.5) for _ in range(2))
+    bias, scale_x, scale_h = (drawn(4 * hidden, scale=0.1) for _ in range(3))
+    scale_c, bias_c = (drawn(hidden, scale=0.1) for _ in range(2))
+
+    def step(of_x, h, c):
+        i, f, g, o = (norm(h @ r, (4 * hidden,), scale_h) + bias + of_x).chunk(4, 1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(norm(c, (hidden,), scale_c, bias_c)), c
+    one = torch.compile(step, dynamic=False) if form == "compiled" else step
+
+    def layer():
+        of_x, h, c, y = norm(x @ w, (4 * hidden,), scale_x), h0, c0, []
+        for t in range(steps):
+            h, c = one(of_x[t], h, c)
+            y.append(h)
+        return torch.stack(y)
+    replay = layer
+    if form == "compiled":
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            layer()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            layer()
+        replay = graph.replay
+
+    def call():
+        replay()
+        torch.cuda.synchronize()
+    return f"PyTorch {torch.__version__}, {'torch.compile and a CUDA graph' if form == 'compiled' else 'eager'}", call
+
+
 def millrace(package):
     """This library: the package in the folder, else an installed one."""
     sys.path.insert(0, package)
@@ -316,7 +359,7 @@ def millrace_feed(*arguments):
 
 
 SET_UPS = {"millrace_call": millrace_call, "millrace_turns": millrace_turns, "millrace_iteration": millrace_iteration, "millrace_feed": millrace_feed,
-           "torch_cuda_layers": torch_cuda_layers, "torch_cuda_tick": torch_cuda_tick, "onnx_step": onnx_step, "onnx_frame": onnx_frame,
+           "torch_cuda_layers": torch_cuda_layers, "torch_cuda_tick": torch_cuda_tick, "torch_cuda_cell": torch_cuda_cell, "onnx_step": onnx_step, "onnx_frame": onnx_frame,
            "onnx_loop": onnx_loop, "torch_op": torch_op, "torch_step": torch_step, "torch_dense": torch_dense, "torch_packed": torch_packed, "torch_train": torch_train, "torch_backward": torch_backward, **MODEL_SET_UPS}
 
 

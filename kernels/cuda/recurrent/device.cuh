@@ -112,6 +112,71 @@ class Warp {
   }
   /// This warp ends, and the cluster does not wait for it any more.
   MILLRACE_DEVICE void cluster_leave() const {}
+
+  // Bytes that other blocks of the cluster store into this one's shared memory, counted by a word of 8 bytes there. By one lane of a block:
+  /// Before the blocks meet, and never again.
+  MILLRACE_DEVICE void arrivals_begin(std::byte* word) const {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(word)) : "memory");
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+  }
+  /// Once for each round: how many bytes it has.
+  MILLRACE_DEVICE void arrivals_expect(std::byte* word, int bytes) const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(word)), "r"(bytes) : "memory");
+#endif
+  }
+  /// All lanes wait for a round; `odd`: of the rounds 0, 1, … whether its number is odd. They see what was stored.
+  MILLRACE_DEVICE void arrivals_wait(std::byte* word, bool odd) const {
+#if __CUDA_ARCH__ >= 900
+    std::uint32_t done = 0;
+    while (done == 0)
+      asm volatile(
+          "{\n.reg .pred done;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%1], %2;\nselp.u32 %0, 1, 0, done;\n}"
+          : "=r"(done)
+          : "r"(shared_address(word)), "r"(odd ? 1u : 0u)
+          : "memory");
+#endif
+  }
+  /// A lane stores 16 bytes to where `own` and `word` stand in the shared memory of block `rank` of the cluster.
+  MILLRACE_DEVICE void store_to_block(int rank, std::byte* own, const Words4& value, std::byte* word) const {
+#if __CUDA_ARCH__ >= 900
+    std::uint32_t to, counter;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(own)), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counter) : "r"(shared_address(word)), "r"(rank));
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+                 "r"(value.at[0]), "r"(value.at[1]), "r"(value.at[2]), "r"(value.at[3]), "r"(counter)
+                 : "memory");
+#endif
+  }
+
+  // Copies from global to shared memory of 16, 8 or 4 bytes, which go on beside the lane that started them.
+  MILLRACE_DEVICE void copy_16(std::byte* to, const std::byte* from) const {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+  }
+  MILLRACE_DEVICE void copy_8(std::byte* to, const std::byte* from) const {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from) : "memory");
+  }
+  MILLRACE_DEVICE void copy_4(std::byte* to, const std::byte* from) const {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
+  }
+  /// The copies that a lane started since the last call are one group.
+  MILLRACE_DEVICE void copies_end() const { asm volatile("cp.async.commit_group;" ::: "memory"); }
+  /// Waits for all of a lane's groups but the last one.
+  MILLRACE_DEVICE void copies_wait() const { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+
+  // Four warps from a multiple of 4 on, of a kernel whose blocks have 12: eight take the registers that the others leave.
+  MILLRACE_DEVICE void more_registers() const {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+#endif
+  }
+  MILLRACE_DEVICE void fewer_registers() const {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+#endif
+  }
   /// Between the looks of a warp that waits for other blocks.
   MILLRACE_DEVICE void relax() const {}
   /// A longer pause, for a warp that computes nothing.
@@ -124,7 +189,22 @@ class Warp {
   }
   /// The least value of all lanes.
   MILLRACE_DEVICE std::uint32_t least(const PerLane<std::uint32_t>& values) const { return __reduce_min_sync(0xffffffffu, values.own); }
+
+ private:
+  MILLRACE_DEVICE static std::uint32_t shared_address(const std::byte* at) {
+    return static_cast<std::uint32_t>(__cvta_generic_to_shared(at));
+  }
 };
+
+// A word of shared memory, between the warps of a block.
+MILLRACE_DEVICE void store_release_block(std::uint32_t* word, std::uint32_t value) {
+  asm volatile("st.release.cta.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+MILLRACE_DEVICE std::uint32_t load_acquire_block(const std::uint32_t* word) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.cta.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+}
 
 // Words that blocks share. An acquire sees all writes before the release, of its thread and of the threads that met it in its block.
 MILLRACE_DEVICE void add_release(std::uint32_t* word, std::uint32_t added) {

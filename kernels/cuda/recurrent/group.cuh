@@ -13,24 +13,27 @@
 namespace millrace::cuda {
 
 struct GroupArguments {
-  std::uint32_t* words;      ///< a line for each group, of arrivals and closed steps; then the number of groups that have ended
+  std::uint32_t* words;  ///< a line for each group (`apart`: block), of arrivals and closed steps; then the number of those that have ended
   std::uint64_t* watermark;  ///< or null
   std::uint64_t done_before;
   int kind;  ///< 0: a block alone; 1: a cluster; 2: blocks of a cooperative grid
   int blocks, groups, warps;
   int steps;
   int published;  ///< steps that are closed together
+  bool apart;     ///< each block says which steps it has closed, on a line of its own, and by its publishing warp
 };
 
 inline constexpr int words_a_line = 32;
 /// Of `words`.
-MILLRACE_HD constexpr std::int64_t group_words(int groups) { return std::int64_t{groups} * words_a_line + 1; }
+MILLRACE_HD constexpr std::int64_t group_words(int lines) { return std::int64_t{lines} * words_a_line + 1; }
 
 class Group {
  public:
   MILLRACE_DEVICE Group(const GroupArguments& arguments, Warp& warp) : a_(arguments), warp_(warp) {
     group_ = warp.block() / a_.blocks;
     rank_ = warp.block() % a_.blocks;
+    lines_ = a_.apart ? a_.groups * a_.blocks : a_.groups;
+    line_ = a_.apart ? warp.block() : group_;
   }
   MILLRACE_DEVICE int group() const { return group_; }
   MILLRACE_DEVICE int rank() const { return rank_; }
@@ -87,15 +90,37 @@ class Group {
     }
     // In a cluster the word may come behind the last meeting.
     while (closed(group_) != all) warp_.doze();
-    warp_.each_lane([&](int lane) {
-      if (lane > 0) return;
-      if (add_acquire_release(line(a_.groups), 1) + 1 == static_cast<std::uint32_t>(a_.groups))
-        store_release_system(a_.watermark, a_.done_before + all);
-    });
+    end(all);
+  }
+  /// The same where blocks are `apart`. `told`: a word of shared memory, to which the computing warps of the block store how many steps they have closed.
+  MILLRACE_DEVICE void publish_told(const std::uint32_t* told) {
+    std::uint32_t done = 0, mine = 0;
+    const auto all = static_cast<std::uint32_t>(a_.steps);
+    while (mine != all) {
+      PerLane<std::uint32_t> found;
+      warp_.each_lane([&](int lane) { found[lane] = load_acquire_block(told); });
+      if (const std::uint32_t now = warp_.least(found); now > mine) {
+        mine = now;
+        warp_.each_lane([&](int lane) {
+          if (lane == 0) store_release(line(line_) + 1, mine);
+        });
+      }
+      if (line_ == 0) done = publish_least(done);
+      if (mine != all) warp_.doze();
+    }
+    end(all);
   }
 
  private:
-  MILLRACE_DEVICE std::uint32_t* line(int group) const { return a_.words + std::int64_t{group} * words_a_line; }
+  MILLRACE_DEVICE std::uint32_t* line(int which) const { return a_.words + std::int64_t{which} * words_a_line; }
+  /// The last to end stores the rest.
+  MILLRACE_DEVICE void end(std::uint32_t all) const {
+    warp_.each_lane([&](int lane) {
+      if (lane > 0) return;
+      if (add_acquire_release(line(lines_), 1) + 1 == static_cast<std::uint32_t>(lines_))
+        store_release_system(a_.watermark, a_.done_before + all);
+    });
+  }
   /// The count may wrap in a long run; no block is more than one meeting ahead.
   MILLRACE_DEVICE bool all_arrived(std::uint32_t count) const {
     return static_cast<std::int32_t>(count - meetings_ * static_cast<std::uint32_t>(a_.blocks)) >= 0;
@@ -106,13 +131,13 @@ class Group {
     warp_.each_lane([&](int lane) { found[lane] = load_acquire(line(group) + 1); });
     return warp_.least(found);
   }
-  /// Stores the least of all groups' closed steps where it is more than `done`.
+  /// Stores the least of all lines' closed steps where it is more than `done`.
   MILLRACE_DEVICE std::uint32_t publish_least(std::uint32_t done) const {
     PerLane<std::uint32_t> found;
     warp_.each_lane([&](int lane) {
       found[lane] = static_cast<std::uint32_t>(a_.steps);
-      for (int group = lane; group < a_.groups; group += warp_lanes) {
-        const std::uint32_t one = load_acquire(line(group) + 1);
+      for (int i = lane; i < lines_; i += warp_lanes) {
+        const std::uint32_t one = load_acquire(line(i) + 1);
         if (one < found[lane]) found[lane] = one;
       }
     });
@@ -126,7 +151,7 @@ class Group {
 
   const GroupArguments& a_;
   Warp& warp_;
-  int group_, rank_;
+  int group_, rank_, line_, lines_;
   std::uint32_t meetings_ = 0;
 };
 

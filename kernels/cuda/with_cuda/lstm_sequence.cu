@@ -5,6 +5,7 @@
 
 #include <millrace/tensor/with_cuda/device_context.h>
 #include <millrace/tensor/with_cuda/watermark.h>
+#include <millrace/kernels/cuda/with_cuda/held_lstm.cuh>
 #include <millrace/kernels/cuda/with_cuda/lstm_worker.cuh>
 
 namespace millrace::cuda {
@@ -13,9 +14,16 @@ namespace {
 template <class T, int TILES, bool USUAL, bool TIMED = false>
 struct LstmSequence {
   /// Four tiles take the registers that a ninth warp would.
-  static constexpr bool ninth_warp = TILES == 1;
+  static constexpr int publishing = TILES == 1 ? 1 : 0;
   LstmArguments arguments;
   MILLRACE_DEVICE void operator()(Warp& warp) const { LstmWorker<T, TILES, USUAL, TIMED>(arguments, warp).run(); }
+};
+
+template <class T, int HELD, bool TIMED = false>
+struct HeldSequence {
+  static constexpr int publishing = HeldLstm<T, HELD, TIMED>::publishing;
+  LstmArguments arguments;
+  MILLRACE_DEVICE void operator()(Warp& warp) const { HeldLstm<T, HELD, TIMED>(arguments, warp).run(); }
 };
 
 template <class Word>
@@ -57,8 +65,8 @@ struct Room {
   Tensor exchange, words;
 
   Room(const LstmArguments& a, const Queue& queue)
-      : exchange(scratch(queue, DType::u8, DDim{2 * std::int64_t{a.tiles} * a.chunks * lstm_state_bytes})),
-        words(scratch(queue, DType::i32, DDim{group_words(a.group.groups)})) {
+      : exchange(scratch(queue, DType::u8, DDim{a.group.apart ? 0 : 2 * std::int64_t{a.tiles} * a.chunks * lstm_state_bytes})),
+        words(scratch(queue, DType::i32, DDim{group_words(a.group.apart ? a.group.groups * a.group.blocks : a.group.groups)})) {
     each_index(queue, words.elements(), Zeros<std::uint32_t>{static_cast<std::uint32_t*>(words.raw_mutable())});
   }
 };
@@ -75,6 +83,7 @@ void describe(LstmArguments& a, const LstmDesc& desc, const LstmSchedule& schedu
   a.group.blocks = schedule.blocks;
   a.group.groups = schedule.groups;
   a.group.warps = schedule.warps;
+  a.group.apart = schedule.held > 0;
   a.ways = schedule.ways;
   a.staged = schedule.staged;
   a.resident = static_cast<int>(schedule.resident);
@@ -99,6 +108,7 @@ void point_at(LstmArguments& a, const LstmDesc& desc, const PackedLstmSequence& 
   a.h_out = rows.h_out.raw_mutable();
   a.y = rows.y.raw_mutable();
   a.projection_row = rows.projection.strides()[0];
+  a.wide_copies = desc.hidden % 4 == 0 && a.projection_row % 4 == 0 && reinterpret_cast<std::uintptr_t>(rows.projection.raw()) % 16 == 0;
   a.c_row = rows.c.strides()[0];
   a.c_out_row = rows.c_out.strides()[0];
   a.h_row = rows.h.strides()[0];
@@ -115,6 +125,22 @@ void start_as(const LstmArguments& a, const GridShape& shape, bool wide, const Q
   if constexpr (Arithmetic<T>::by_mma)
     if (wide) return run_grid(queue, shape, LstmSequence<T, 4, true>{a});
   run_grid(queue, shape, LstmSequence<T, 1, true>{a});
+}
+
+template <class T>
+void start_held(const LstmArguments& a, const GridShape& shape, int held, const Queue& queue) {
+  if (held == 1) return run_grid(queue, shape, HeldSequence<T, 1>{a});
+  run_grid(queue, shape, HeldSequence<T, 2>{a});
+}
+
+void start_held(const LstmDesc& desc, const LstmArguments& a, const GridShape& shape, int held, const Queue& queue) {
+  if (!is_usual(a)) throw ArgumentError("lstm sequence: expected the usual functions and a projection of f32 beside weights in registers");
+  if (a.phases != nullptr) {
+    if (held == 1) return run_grid(queue, shape, HeldSequence<float16, 1, true>{a});
+    return run_grid(queue, shape, HeldSequence<float16, 2, true>{a});
+  }
+  if (desc.dtype == DType::f16) return start_held<float16>(a, shape, held, queue);
+  start_held<bfloat16>(a, shape, held, queue);
 }
 
 void start(const LstmDesc& desc, bool tf32, const LstmArguments& a, const GridShape& shape, bool wide, const Queue& queue) {
@@ -160,11 +186,18 @@ void lstm_sequence(const LstmDesc& desc, bool tf32, const LstmSchedule& schedule
   shape.warps = schedule.warps;
   shape.cluster = schedule.group == LstmSchedule::Group::cluster ? schedule.blocks : 1;
   shape.meets = schedule.group == LstmSchedule::Group::grid;
-  shape.shared_bytes = lstm_shared_bytes(schedule, desc.dtype, tf32, desc.hidden);
+  shape.shared_bytes = lstm_shared_bytes(schedule, desc.dtype, tf32, desc.hidden, a.tiles);
   shape.publishes = watermark != nullptr;
+  if (schedule.held > 0) {
+    shape.publishes = true;
+    shape.publishing = HeldLstm<float16, 1>::publishing;
+  }
   if (shape.publishes && schedule.wide > 1) shape.warps = a.group.warps = std::min(schedule.warps, 7);
   if (watermark != nullptr) shape.begun = watermark->launching();
-  start(desc, tf32, a, shape, schedule.wide > 1, queue);
+  if (schedule.held > 0)
+    start_held(desc, a, shape, schedule.held, queue);
+  else
+    start(desc, tf32, a, shape, schedule.wide > 1, queue);
   if (watermark != nullptr) watermark->launched(static_cast<std::uint64_t>(rows.steps_before + last));
 }
 
@@ -190,6 +223,7 @@ LstmLimits lstm_limits(int device, DType) {
   for (const int blocks : {2, 4, 8, 16})
     if (const int most = most_clusters<LstmSequence<float16, 4, true>>(blocks, 8, made.shared_bytes, device); most > 0)
       made.clusters.emplace_back(blocks, most);
+  made.registers = !made.clusters.empty();
   return made;
 }
 
@@ -202,6 +236,7 @@ LstmLimits lstm_limits(int, DType) {
   made.shared_bytes = 48 << 10;
   made.cooperative = true;
   made.clusters = {{2, 2}, {4, 1}};
+  made.registers = true;
   return made;
 }
 

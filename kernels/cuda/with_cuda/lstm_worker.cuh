@@ -20,6 +20,7 @@ struct LstmArguments : StepArguments {
   std::int64_t projection_row, c_row, c_out_row, h_row, h_out_row, y_row, c_steps_row;
   int hidden, unit_blocks, chunks;  // `exchange` is [2][tiles][chunks] pieces of h
   int ways, resident;
+  bool wide_copies;        // rows of `projection` are aligned to 16 bytes
   std::int64_t rows_room;  // that y has, where the last step may end before; else 0
   LstmFunctions<float> functions;
 };

@@ -18,7 +18,9 @@ struct GridShape {
   int cluster = 1;     ///< blocks
   bool meets = false;  ///< blocks of different clusters meet: a cooperative launch
   std::int64_t shared_bytes = 0;
-  bool publishes = false;       ///< one warp more in each block (recurrent/group.cuh); beside 8 only where the kernel says `ninth_warp`
+  bool publishes =
+      false;  ///< more warps in each block, the first of which publishes (recurrent/group.cuh): beside 8 only where the kernel says so
+  int publishing = 1;           ///< how many
   cudaEvent_t begun = nullptr;  ///< recorded when all its blocks run
 
   LaunchKind kind() const noexcept {
@@ -33,11 +35,11 @@ struct GridShape {
 
 namespace millrace::cuda {
 
-/// Threads of a block, which share its registers: more where a warp publishes beside eight that compute.
+/// Threads of a block, which share its registers: more where warps publish beside eight that compute.
 template <class F>
 constexpr int most_threads() {
-  if constexpr (requires { F::ninth_warp; }) return F::ninth_warp ? 288 : 256;
-  return 256;
+  if constexpr (requires { F::publishing; }) return (8 + F::publishing) * warp_lanes;
+  return 8 * warp_lanes;
 }
 
 template <class F>
@@ -98,7 +100,7 @@ inline void launch_grid(const Queue& queue, const GridShape& shape, const void* 
   }
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
-  config.blockDim = dim3(static_cast<unsigned>((shape.warps + (shape.publishes ? 1 : 0)) * warp_lanes));
+  config.blockDim = dim3(static_cast<unsigned>((shape.warps + (shape.publishes ? shape.publishing : 0)) * warp_lanes));
   config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
   config.stream = queue.stream;
   config.attrs = attributes;

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <any_order.h>
 
@@ -25,8 +27,15 @@ struct PerLane {
 class Warp {
  public:
   using Barrier = std::barrier<>;
-  Warp(int block, int warp, int warps, std::byte* shared, Barrier& of_block, Barrier& of_cluster)
-      : block_(block), warp_(warp), warps_(warps), shared_(shared), of_block_(of_block), of_cluster_(of_cluster) {}
+  /// `cluster`: the shared memory of each of its blocks.
+  Warp(int block, int warp, int warps, std::byte* shared, Barrier& of_block, Barrier& of_cluster, std::vector<std::byte*> cluster)
+      : block_(block),
+        warp_(warp),
+        warps_(warps),
+        shared_(shared),
+        of_block_(of_block),
+        of_cluster_(of_cluster),
+        cluster_(std::move(cluster)) {}
 
   int block() const { return block_; }
   int warp() const { return warp_; }
@@ -54,12 +63,54 @@ class Warp {
     arrived_.reset();
   }
   void cluster_leave() { of_cluster_.arrive_and_drop(); }
+
+  // The word: bytes that are still to come (or, negative, that came before they were expected), whether they are expected, and the round.
+  void arrivals_begin(std::byte* word) const { *reinterpret_cast<std::uint64_t*>(word) = 0; }
+  void arrivals_expect(std::byte* word, int bytes) const { count_arrivals(word, bytes, true); }
+  void arrivals_wait(std::byte* word, bool odd) const {
+    while ((std::atomic_ref(*reinterpret_cast<std::uint64_t*>(word)).load(std::memory_order_acquire) >> 33 & 1) == (odd ? 1u : 0u)) relax();
+    lag();
+  }
+  void store_to_block(int rank, std::byte* own, const Words4& value, std::byte* word) const {
+    std::byte* const there = cluster_[static_cast<std::size_t>(rank)];
+    *reinterpret_cast<Words4*>(there + (own - shared_)) = value;
+    count_arrivals(there + (word - shared_), -static_cast<int>(sizeof(Words4)), false);
+  }
+
+  // Nothing is there before it is waited for.
+  void copy_16(std::byte* to, const std::byte* from) const { copies_.push_back({to, from, 16, copy_group_}); }
+  void copy_8(std::byte* to, const std::byte* from) const { copies_.push_back({to, from, 8, copy_group_}); }
+  void copy_4(std::byte* to, const std::byte* from) const { copies_.push_back({to, from, 4, copy_group_}); }
+  void copies_end() const { ++copy_group_; }
+  void copies_wait() const {
+    const auto last = std::find_if(copies_.begin(), copies_.end(), [&](const Copy& one) { return one.group + 1 >= copy_group_; });
+    std::for_each(copies_.begin(), last, [](const Copy& one) { std::copy_n(one.from, one.bytes, one.to); });
+    copies_.erase(copies_.begin(), last);
+  }
+
+  void more_registers() const {}
+  void fewer_registers() const {}
   void relax() const { std::this_thread::yield(); }
   void doze() const { std::this_thread::yield(); }
   std::int64_t clock() const { return std::chrono::steady_clock::now().time_since_epoch().count(); }
   std::uint32_t least(const PerLane<std::uint32_t>& values) const { return *std::min_element(values.all, values.all + warp_lanes); }
 
  private:
+  struct Copy {
+    std::byte* to;
+    const std::byte* from;
+    int bytes, group;
+  };
+  static void count_arrivals(std::byte* word, int bytes, bool expects) {
+    std::atomic_ref all(*reinterpret_cast<std::uint64_t*>(word));
+    std::uint64_t before = all.load(std::memory_order_relaxed), after = 0;
+    do {
+      const auto left = static_cast<std::uint32_t>(before) + static_cast<std::uint32_t>(bytes);
+      const std::uint64_t expected = (before >> 32 & 1) | (expects ? 1u : 0u);
+      const std::uint64_t round = before >> 33;
+      after = expected == 1 && left == 0 ? (round + 1) << 33 : round << 33 | expected << 32 | left;
+    } while (!all.compare_exchange_weak(before, after, std::memory_order_acq_rel));
+  }
   void draw() const { order_ = order_ * 0x5851F42D4C957F2Du + 0x14057B7EF767814Fu; }
   /// Where a test asks for it, some warps are late behind a meeting: who does not wait for what they still have to write misses it.
   void lag() const {
@@ -72,7 +123,10 @@ class Warp {
   std::byte* shared_;
   Barrier& of_block_;
   Barrier& of_cluster_;
+  std::vector<std::byte*> cluster_;
   std::optional<Barrier::arrival_token> arrived_;
+  mutable std::vector<Copy> copies_;
+  mutable int copy_group_ = 0;
   mutable std::uint64_t order_ = emulated::any_number();
 };
 
@@ -84,6 +138,8 @@ inline std::uint32_t load_acquire(const std::uint32_t* word) {
   return std::atomic_ref(*const_cast<std::uint32_t*>(word)).load(std::memory_order_acquire);
 }
 inline void store_release(std::uint32_t* word, std::uint32_t value) { std::atomic_ref(*word).store(value, std::memory_order_release); }
+inline void store_release_block(std::uint32_t* word, std::uint32_t value) { store_release(word, value); }
+inline std::uint32_t load_acquire_block(const std::uint32_t* word) { return load_acquire(word); }
 inline void store_release_system(std::uint64_t* word, std::uint64_t value) {
   std::atomic_ref(*word).store(value, std::memory_order_release);
 }

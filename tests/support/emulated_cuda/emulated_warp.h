@@ -34,7 +34,7 @@ void run(const GridShape& shape, const F& kernel, int first, int last, const std
   const auto words = static_cast<std::size_t>(shape.shared_bytes + 15) / 16;
   constexpr Words4 nothing{{~0u, ~0u, ~0u, ~0u}};
   std::vector<std::vector<Words4>> shared(static_cast<std::size_t>(last - first), std::vector<Words4>(words, nothing));
-  const int all_warps = shape.warps + (shape.publishes ? 1 : 0);
+  const int all_warps = shape.warps + (shape.publishes ? shape.publishing : 0);
   std::deque<Warp::Barrier> of_blocks;
   std::deque<Warp::Barrier> of_clusters;
   for (int block = first; block < last; ++block) {
@@ -44,10 +44,13 @@ void run(const GridShape& shape, const F& kernel, int first, int last, const std
   std::vector<std::thread> threads;
   emulated::in_any_order(std::int64_t{last - first} * all_warps, [&](std::int64_t which) {
     const auto at = static_cast<std::size_t>(which / all_warps);
+    const auto blocks = static_cast<std::size_t>(shape.cluster);
+    std::vector<std::byte*> cluster;
+    for (std::size_t i = 0; i < blocks; ++i) cluster.push_back(reinterpret_cast<std::byte*>(shared[at / blocks * blocks + i].data()));
     threads.emplace_back([&kernel, &shape, block = first + static_cast<int>(at), warp = static_cast<int>(which % all_warps),
                           own = reinterpret_cast<std::byte*>(shared[at].data()), &of_block = of_blocks[at],
-                          &of_cluster = of_clusters[at / static_cast<std::size_t>(shape.cluster)]] {
-      Warp one(block, warp, shape.warps, own, of_block, of_cluster);
+                          &of_cluster = of_clusters[at / blocks], cluster] {
+      Warp one(block, warp, shape.warps, own, of_block, of_cluster, cluster);
       kernel(one);
     });
   });
