@@ -44,7 +44,7 @@ struct LstmSchedule {
   int ways = 1;               ///< warps that share the k of one product; divides `warps`
   int wide = 1;               ///< times 8 rows that a warp multiplies at once: 1 or 4; more than 1 with one way alone
   int staged = 1;             ///< times 8 rows of h that lie in shared memory at once; a multiple of `wide`
-  int held = 0;               ///< chains of k, of 8 units each, whose weights a warp holds in registers: 1 or 2; 0: none. No grid then
+  int held = 0;               ///< chains of k, of 8 units each, whose weights a warp holds in registers: 1 or 2; 0: none
   std::int64_t resident = 0;  ///< of each unit's weights that stay in shared memory: times 16 k (f32: 8 k). The rest is read each step
   double step_ns = 0;         ///< estimated
   std::string reason;         ///< for people

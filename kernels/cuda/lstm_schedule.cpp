@@ -65,7 +65,11 @@ struct Work {
     const auto rounds = static_cast<double>(lstm_pieces(parts.units * tiles_of(of), of.warps));
     const double slabs = std::ceil(mine / of.staged);
     const double cycles = std::max(issue, chain) + rounds * Costs::held_pointwise + slabs * Costs::held_slab;
-    return cycles * Costs::clock + (of.group == Group::block ? Costs::held_block : Costs::held_cluster + Costs::held_peer * of.blocks);
+    return cycles * Costs::clock +
+           (of.group == Group::block ? Costs::held_block
+            : of.group == Group::cluster
+                ? Costs::held_cluster + Costs::held_peer * of.blocks
+                : Costs::held_grid + mine * static_cast<double>(chunks * cuda::lstm_state_bytes) * Costs::cache_rate);
   }
 
   double estimate(const LstmSchedule& of) const {
@@ -151,7 +155,7 @@ std::vector<LstmSchedule> candidates(const Work& work, const LstmLimits& limits)
     one.blocks = static_cast<int>(blocks);
     one.groups = static_cast<int>(std::min(groups, work.tiles));
     if (one.groups < 1 || one.blocks < 1) return;
-    if (can_hold(work.desc, limits) && group != Group::grid && blocks <= work.chunks)
+    if (can_hold(work.desc, limits) && blocks <= work.chunks)
       if (const std::optional<LstmSchedule> whole = complete_held(one, work, limits)) made.push_back(*whole);
     if (const std::optional<LstmSchedule> whole = complete(one, work, limits)) made.push_back(*whole);
   };
@@ -161,6 +165,7 @@ std::vector<LstmSchedule> candidates(const Work& work, const LstmLimits& limits)
   for (std::int64_t groups = 1; limits.cooperative && groups <= 16; groups *= 2) {
     const std::int64_t blocks = std::min<std::int64_t>(limits.multiprocessors / groups, work.unit_blocks);
     if (blocks > 1) add(Group::grid, blocks, groups);
+    if (const std::int64_t fewer = std::min(blocks, work.chunks); fewer > 1 && fewer < blocks) add(Group::grid, fewer, groups);
   }
   return made;
 }
@@ -236,10 +241,10 @@ void check_schedule(const LstmSchedule& schedule, const LstmDesc& desc, const Ls
     refuse("8 rows a warp, or 32 of a narrow dtype or tf32 with one way");
   if (schedule.staged < schedule.wide || schedule.staged % schedule.wide != 0) refuse("a multiple of a warp's rows to be staged");
   if (schedule.held < 0 || schedule.held > 2) refuse("0 to 2 chains of a warp in registers");
-  if (schedule.held > 0 && (!can_hold(desc, limits) || schedule.group == Group::grid || schedule.warps % 4 != 0 || schedule.ways > 1 ||
-                            schedule.wide > 1 || schedule.blocks > lstm_pieces(desc.hidden, 16)))
+  if (schedule.held > 0 && (!can_hold(desc, limits) || schedule.warps != cuda::held_warps || schedule.ways > 1 || schedule.wide > 1 ||
+                            schedule.blocks > lstm_pieces(desc.hidden, 16)))
     refuse(
-        "no weights in registers, but for f16 and bf16, the usual functions, 4 or 8 warps, blocks and clusters of no more than a block "
+        "no weights in registers, but for f16 and bf16, the usual functions, 8 warps, no more than a block "
         "each 16 units");
   if (cuda::lstm_shared_bytes(schedule, desc.dtype, limits.tf32, desc.hidden, lstm_pieces(rows, 8)) > limits.shared_bytes)
     refuse(fmt::format("no more than {} bytes of shared memory", limits.shared_bytes));

@@ -27,12 +27,14 @@ constexpr std::int64_t lstm_pieces(std::int64_t count, std::int64_t size) { retu
 /// hold weights, the parts below.
 std::int64_t lstm_shared_bytes(const LstmSchedule& schedule, DType dtype, bool tf32, std::int64_t hidden, std::int64_t tiles);
 
+/// Warps of a block that compute when warps hold weights.
+inline constexpr int held_warps = 8;
 /// Where the parts of shared memory begin when warps hold weights in registers (`LstmSchedule::held`).
 struct HeldParts {
-  std::int64_t units, pairs;                              ///< unit blocks of the largest block, an even number; their chains
-  std::int64_t to_next_row;                               ///< floats between rows of the addends
-  std::int64_t states, to_next_tile;                      ///< two of h, one for each parity of a step
-  std::int64_t sums, addends, cells, bias, words, bytes;  ///< weights that no register holds lie at 0
+  std::int64_t units, pairs;                                     ///< unit blocks of the largest block, an even number; their chains
+  std::int64_t to_next_row;                                      ///< floats between rows of the addends
+  std::int64_t states, to_next_tile;                             ///< two of h, one for each parity of a step
+  std::int64_t sums, addends, cells, bias, masks, words, bytes;  ///< weights that no register holds lie at 0
 };
 constexpr HeldParts held_parts(std::int64_t hidden, std::int64_t blocks, std::int64_t tiles, std::int64_t staged, std::int64_t registers) {
   HeldParts made{};
@@ -44,10 +46,11 @@ constexpr HeldParts held_parts(std::int64_t hidden, std::int64_t blocks, std::in
   made.states = (made.pairs > registers ? made.pairs - registers : 0) * 8 * lstm_weight_bytes;
   made.sums = made.states + 2 * tiles * made.to_next_tile;
   made.addends = made.sums + made.pairs * staged * 1024;
-  made.cells = made.addends + 2 * tiles * 8 * made.to_next_row * 4;
-  made.bias = made.cells + made.units * tiles * 256;
-  made.words = made.bias + made.units * 128;
-  made.bytes = made.words + 96;
+  made.cells = made.addends + 3 * tiles * 8 * made.to_next_row * 4;
+  made.bias = made.cells + 2 * made.units * tiles * 256;
+  made.masks = made.bias + made.units * 128;
+  made.words = made.masks + lstm_pieces(24 * tiles, 16) * 16;
+  made.bytes = made.words + 112;
   return made;
 }
 

@@ -28,8 +28,9 @@ struct RecurrentCosts {
   /// With weights in registers (with_cuda/held_lstm.cuh), in cycles: of a multiprocessor for the products of 8 units × 8 rows × 128 k, and for their
   /// weights where these come from shared memory; of one chain; of two rows of a lane; of a slab's barriers.
   static constexpr double held_pair = 32, shared_pair = 64, held_chain = 400, held_pointwise = 420, held_slab = 120;
-  /// In nanoseconds: what is left of a step of one block, of a cluster, and for each of its blocks.
-  static constexpr double held_block = 60, held_cluster = 300, held_peer = 8;
+  /// In nanoseconds: what is left of a step of one block, of a cluster, for each of its blocks, and of blocks that
+  /// meet in global memory.
+  static constexpr double held_block = 60, held_cluster = 300, held_peer = 8, held_grid = 1400;
 
   /// In nanoseconds, of a warp that takes so many tiles at a time.
   static constexpr double pointwise(int tiles, bool approximate) {

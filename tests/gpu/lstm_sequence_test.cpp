@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 #include <kernels/device_under_test.h>
 #include <millrace/kernels/cast.h>
@@ -166,7 +167,7 @@ std::vector<LstmSchedule> any_schedules(Random& random, const LstmDesc& desc, st
     if (random.coin()) {
       one.held = static_cast<int>(random.between(1, 2));
       one.ways = one.wide = 1;
-      one.warps = random.coin() ? 4 : 8;
+      one.warps = 8;
     }
     try {
       check_schedule(one, desc, limits, rows);
@@ -229,16 +230,16 @@ TEST_CASE("weights that stay in registers give the bits of the steps by the cell
           if (random.coin()) of.live = random_mask(random, of.offsets.back());
           const Found expected = by_steps(on, of);
           const LstmLimits limits = make_lstm_sequence(of.desc, on.stream().place()).limits();
-          std::vector<std::pair<int, int>> shapes{{1, limits.multiprocessors}};
-          shapes.insert(shapes.end(), limits.clusters.begin(), limits.clusters.end());
-          for (const auto& [blocks, most] : shapes)
+          std::vector<std::tuple<Group, int, int>> shapes{{Group::block, 1, limits.multiprocessors}};
+          for (const auto& [blocks, most] : limits.clusters) shapes.emplace_back(Group::cluster, blocks, most);
+          for (const int blocks : {1, 2, 3}) shapes.emplace_back(Group::grid, blocks, limits.multiprocessors / blocks);
+          for (const auto& [group, blocks, most] : shapes)
             for (const int held : {1, 2}) {
               LstmSchedule one;
-              one.group = blocks == 1 ? Group::block : Group::cluster;
+              one.group = group;
               one.blocks = blocks;
               one.groups = static_cast<int>(random.between(1, std::min(most, 3)));
               one.held = held;
-              one.warps = random.coin() ? 4 : 8;
               one.staged = static_cast<int>(random.between(1, 3));
               one.step_ns = 1000.0 * static_cast<double>(random.between(0, 5));
               try {

@@ -29,10 +29,12 @@ enum class byte : unsigned char {};
 #define MILLRACE_DEVICE __device__ __forceinline__
 #define MILLRACE_UNROLLED _Pragma("unroll")
 #define MILLRACE_UNROLLED_BY_4 _Pragma("unroll 4")
+#define MILLRACE_ROLLED _Pragma("unroll 1")
 #else
 #define MILLRACE_DEVICE inline
 #define MILLRACE_UNROLLED
 #define MILLRACE_UNROLLED_BY_4
+#define MILLRACE_ROLLED
 #endif
 
 namespace millrace::cuda {
@@ -97,6 +99,8 @@ class Warp {
   MILLRACE_DEVICE void sync() const { __syncthreads(); }
   /// The same for the first `warps` warps of the block alone, whether or not there are others.
   MILLRACE_DEVICE void sync(int warps) const { asm volatile("barrier.sync 1, %0;" ::"r"(warps * warp_lanes) : "memory"); }
+  /// The same for `warps` warps in all, the computing ones and those that help them.
+  MILLRACE_DEVICE void sync_with_helpers(int warps) const { asm volatile("barrier.sync 2, %0;" ::"r"(warps * warp_lanes) : "memory"); }
   /// All lanes of this warp see the earlier writes of each.
   MILLRACE_DEVICE void sync_lanes() const { __syncwarp(); }
   /// `sync` for all blocks of the cluster, in two halves.
@@ -132,11 +136,10 @@ class Warp {
 #if __CUDA_ARCH__ >= 900
     std::uint32_t done = 0;
     while (done == 0)
-      asm volatile(
-          "{\n.reg .pred done;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%1], %2;\nselp.u32 %0, 1, 0, done;\n}"
-          : "=r"(done)
-          : "r"(shared_address(word)), "r"(odd ? 1u : 0u)
-          : "memory");
+      asm volatile("{\n.reg .pred done;\nmbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.u32 %0, 1, 0, done;\n}"
+                   : "=r"(done)
+                   : "r"(shared_address(word)), "r"(odd ? 1u : 0u)
+                   : "memory");
 #endif
   }
   /// A lane stores 16 bytes to where `own` and `word` stand in the shared memory of block `rank` of the cluster.
@@ -163,18 +166,20 @@ class Warp {
   }
   /// The copies that a lane started since the last call are one group.
   MILLRACE_DEVICE void copies_end() const { asm volatile("cp.async.commit_group;" ::: "memory"); }
+  /// Waits for all of a lane's groups.
+  MILLRACE_DEVICE void copies_wait_all() const { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
   /// Waits for all of a lane's groups but the last one.
   MILLRACE_DEVICE void copies_wait() const { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
 
   // Four warps from a multiple of 4 on, of a kernel whose blocks have 12: eight take the registers that the others leave.
   MILLRACE_DEVICE void more_registers() const {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
 #endif
   }
   MILLRACE_DEVICE void fewer_registers() const {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
 #endif
   }
   /// Between the looks of a warp that waits for other blocks.
@@ -186,6 +191,15 @@ class Warp {
     std::int64_t now;
     asm volatile("mov.u64 %0, %%clock64;" : "=l"(now)::"memory");
     return now;
+  }
+  /// The value, in a register from here on: else the compiler may read a kernel's argument anew wherever it is used, and wait for it.
+  MILLRACE_DEVICE int kept(int value) const {
+    asm volatile("" : "+r"(value));
+    return value;
+  }
+  template <class T>
+  MILLRACE_DEVICE T of_lane(const PerLane<T>& values, int lane) const {
+    return __shfl_sync(0xffffffffu, values.own, lane);
   }
   /// The least value of all lanes.
   MILLRACE_DEVICE std::uint32_t least(const PerLane<std::uint32_t>& values) const { return __reduce_min_sync(0xffffffffu, values.own); }

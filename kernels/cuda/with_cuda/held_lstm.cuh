@@ -8,22 +8,37 @@
 /// blocks of a cluster hand h to each other's shared memory, so that no step waits for the second cache. f16 and bf16, the usual functions.
 ///
 /// A block has whole chunks of 16 units, which are two unit blocks of 8. A unit block has a *pair* with each chain of 128 k. Pairs are dealt to the
-/// warps, and each gives the sums of its chain to shared memory; the pointwise part of the block's units is dealt to the warps anew.
+/// computing warps, and each gives the sums of its chain to shared memory; the pointwise part of the block's units is dealt to these warps anew. Three
+/// warps beside them bring what is added to the sums, two steps ahead, and take what leaves the kernel; one more publishes.
 namespace millrace::cuda {
 
-template <class T, int HELD, bool TIMED = false>
+/// `GRID`: the blocks of a group hand h on through global memory, else through the shared memory of a cluster.
+template <class T, int HELD, bool GRID, bool TIMED = false>
 class HeldLstm {
  public:
+  static constexpr int warps = held_warps;
+  /// Warps beside those that compute, which leave them their registers.
+  static constexpr int publishing = 4;
+
   MILLRACE_DEVICE HeldLstm(const LstmArguments& arguments, Warp& warp)
       : a_(arguments), warp_(warp), meet_(arguments.group, warp), clock_(warp) {
     const int blocks = a_.group.blocks, rank = meet_.rank();
-    chains_ = (a_.chunks + chain_chunks - 1) / chain_chunks;
+    blocks_ = warp.kept(blocks);
+    staged_ = warp.kept(a_.staged);
+    hidden_ = warp.kept(a_.hidden);
+    has_bias_ = warp.kept(a_.bias != nullptr ? 1 : 0) != 0;
+    has_masks_ = warp.kept(a_.live != nullptr ? 1 : 0) != 0;
+    chains_ = warp.kept((a_.chunks + chain_chunks - 1) / chain_chunks);
     first_chunk_ = static_cast<int>(std::int64_t{a_.chunks} * rank / blocks);
     own_chunks_ = static_cast<int>(std::int64_t{a_.chunks} * (rank + 1) / blocks) - first_chunk_;
     units_ = 2 * own_chunks_;
+    pairs_ = warp.kept(units_ * chains_);
+    MILLRACE_UNROLLED for (int i = 0; i < HELD; ++i) of_chain_[i] =
+        warp.kept((warp.warp() + i * warps) % chains_ * chain_chunks * state_bytes);
+    next_chain_ = warp.kept((warp.warp() + HELD * warps) % chains_);
     most_tiles_ = (a_.tiles + a_.group.groups - 1) / a_.group.groups;
     own_tiles_ = (a_.tiles - meet_.group() + a_.group.groups - 1) / a_.group.groups;
-    const HeldParts parts = held_parts(a_.hidden, blocks, most_tiles_, a_.staged, HELD * a_.group.warps);
+    const HeldParts parts = held_parts(a_.hidden, blocks, most_tiles_, a_.staged, HELD * warps);
     to_next_row_ = static_cast<int>(parts.to_next_row);
     to_next_tile_ = static_cast<int>(parts.to_next_tile);
     states_ = warp.shared() + parts.states;
@@ -31,13 +46,13 @@ class HeldLstm {
     addends_ = reinterpret_cast<float*>(warp.shared() + parts.addends);
     cells_ = reinterpret_cast<float*>(warp.shared() + parts.cells);
     bias_ = reinterpret_cast<float*>(warp.shared() + parts.bias);
+    masks_ = reinterpret_cast<std::uint8_t*>(warp.shared() + parts.masks);
     arrivals_ = warp.shared() + parts.words;
     told_ = reinterpret_cast<std::uint32_t*>(arrivals_ + 16);
-    offsets_ = reinterpret_cast<std::int64_t*>(arrivals_ + 32);
+    counts_ = reinterpret_cast<int*>(arrivals_ + 32);
+    offsets_ = reinterpret_cast<std::int64_t*>(arrivals_ + 48);
+    steps_ = own_steps();
   }
-
-  /// Warps beside those that compute, which leave them their registers; one of them publishes.
-  static constexpr int publishing = 4;
 
   MILLRACE_DEVICE void run() {
     if (meet_.computes()) {
@@ -46,13 +61,16 @@ class HeldLstm {
       warp_.cluster_arrive();
       warp_.cluster_wait();
       for (; step_ < steps_; ++step_) take();
+      meet_helpers();
       clock_.store(warp_, a_.phases);
-      tell(a_.group.steps);
+      meet_helpers();
     } else {
       warp_.fewer_registers();
-      warp_.cluster_arrive();
-      warp_.cluster_wait();
-      if (a_.group.watermark != nullptr && warp_.warp() == a_.group.warps) meet_.publish_told(told_);
+      helper_ = warp_.warp() - warps - 1;
+      if (helper_ < 0)
+        publish();
+      else
+        help();
     }
   }
 
@@ -60,6 +78,8 @@ class HeldLstm {
   static constexpr int chunk_k = Arithmetic<T>::chunk;
   static constexpr int chain_chunks = Arithmetic<T>::chain / chunk_k;
   static constexpr int chunk_words = static_cast<int>(lstm_weight_bytes) / 16;  // of a unit block's weights
+  static constexpr int state_bytes = static_cast<int>(lstm_state_bytes);
+  static constexpr int helpers = 3;
   static constexpr bool approximates = lstm_approximates(dtype_of<T>);
   struct Weights {
     Words4 at[HELD][chain_chunks][2];  // by two gates
@@ -67,40 +87,30 @@ class HeldLstm {
   template <int TILES>
   using Sums = PerLane<ProductSums<4, TILES>>;
 
-  // ---- Before the first step ----
-
-  MILLRACE_DEVICE void begin() {
-    steps_ = own_steps();
-    load_weights();
-    clear_states();
-    meet_.sync();
-    load_states();
-    clear_rest();
-    warp_.each_lane([&](int lane) {
-      if (warp_.warp() > 0 || lane > 0) return;
-      for (int i = 0; i < 3; ++i) offsets_[i] = *offset(i);
-      store_release_block(told_, 0);
-      if (!shares()) return;
-      for (int i = 0; i < 2; ++i) warp_.arrivals_begin(arrivals_of(i));
-      for (int step = 1; step < 3 && step < steps_; ++step) warp_.arrivals_expect(arrivals_of(step), arriving());
-    });
-    const std::int64_t first = *offset(0);
-    live_ = static_cast<int>(*offset(1) - first);
-    ask(0, first, live_);
-    until_told_ = a_.group.published;
-  }
-
-  MILLRACE_DEVICE bool shares() const { return a_.group.kind == 1; }
+  /// Blocks store h to each other's shared memory, or to global memory.
+  MILLRACE_DEVICE bool shares() const { return !GRID && blocks_ > 1; }
+  /// Before the pointwise part of a step, and behind the last one.
+  MILLRACE_DEVICE void meet_helpers() const { warp_.sync_with_helpers(warps + helpers); }
   MILLRACE_DEVICE std::byte* arrivals_of(int step) const { return arrivals_ + (step & 1) * 8; }
-  /// Bytes of h that other blocks store here for each step.
-  MILLRACE_DEVICE int arriving() const { return (a_.chunks - own_chunks_) * static_cast<int>(lstm_state_bytes) * own_tiles_; }
-
+  /// Bytes of h that other blocks store here for each step: of all tiles, whether or not they still live.
+  MILLRACE_DEVICE int arriving() const { return (a_.chunks - own_chunks_) * state_bytes * own_tiles_; }
   MILLRACE_DEVICE const std::int64_t* offset(int step) const { return a_.offsets + (step < a_.group.steps ? step : a_.group.steps); }
   MILLRACE_DEVICE std::int64_t slot_of(int row) const { return a_.slots == nullptr ? row : a_.slots[row]; }
   MILLRACE_DEVICE std::int64_t place_from(std::int64_t begin, int row) const {
     return begin + (a_.places == nullptr ? row : a_.places[begin + row]);
   }
   MILLRACE_DEVICE int tile_of(int own) const { return meet_.group() + own * a_.group.groups; }
+  MILLRACE_DEVICE std::byte* state(int step, int tile) const { return states_ + ((step & 1) * most_tiles_ + tile) * to_next_tile_; }
+  /// c of 64 units and rows, two of it as of h: [row % 2][unit][row / 2].
+  MILLRACE_DEVICE float* cells(int step, int unit, int tile) const {
+    return cells_ + (((step & 1) * units_ + unit) * most_tiles_ + tile) * 64;
+  }
+  /// `ring`: step modulo 3.
+  MILLRACE_DEVICE float* addend(int ring, int tile, int row) const {
+    return addends_ + ((ring * most_tiles_ + tile) * 8 + row) * to_next_row_;
+  }
+  MILLRACE_DEVICE std::uint8_t* mask(int ring, int tile) const { return masks_ + (ring * most_tiles_ + tile) * 8; }
+  MILLRACE_DEVICE static int next_ring(int ring) { return ring == 2 ? 0 : ring + 1; }
 
   /// Steps in which a row of this group lives; no step has more rows than the one before.
   MILLRACE_DEVICE int own_steps() const {
@@ -115,26 +125,39 @@ class HeldLstm {
     return from;
   }
 
-  MILLRACE_DEVICE int pairs() const { return units_ * chains_; }
+  // ---- Before the first step ----
+
+  MILLRACE_DEVICE void begin() {
+    load_weights();
+    clear_states();
+    meet_.sync();
+    load_states();
+    clear_rest();
+    warp_.each_lane([&](int lane) {
+      if (warp_.warp() > 0 || lane > 0) return;
+      store_release_block(told_, 0);
+      if (!shares()) return;
+      for (int i = 0; i < 2; ++i) warp_.arrivals_begin(arrivals_of(i));
+      for (int step = 1; step < 3 && step < steps_; ++step) warp_.arrivals_expect(arrivals_of(step), arriving());
+    });
+  }
+
   /// Weights of a pair, and zeros where the matrix ends.
   MILLRACE_DEVICE Words4 weights_of(int pair, int chunk, int gates, int lane) const {
     const int unit = first_chunk_ * 2 + pair / chains_, k = pair % chains_ * chain_chunks + chunk;
-    if (pair >= pairs() || unit >= a_.unit_blocks || k >= a_.chunks) return Words4{};
+    if (pair >= pairs_ || unit >= a_.unit_blocks || k >= a_.chunks) return Words4{};
     return reinterpret_cast<const Words4*>(a_.weights)[(std::int64_t{unit} * a_.chunks + k) * chunk_words + gates * warp_lanes + lane];
   }
   MILLRACE_DEVICE void load_weights() {
-    const int warps = a_.group.warps;
     MILLRACE_UNROLLED for (int i = 0; i < HELD; ++i) MILLRACE_UNROLLED for (int chunk = 0; chunk < chain_chunks; ++chunk)
         MILLRACE_UNROLLED for (int gates = 0; gates < 2; ++gates)
             warp_.each_lane([&](int lane) { held_[lane].at[i][chunk][gates] = weights_of(warp_.warp() + i * warps, chunk, gates, lane); });
     auto* const to = reinterpret_cast<Words4*>(warp_.shared());
-    for (int pair = warp_.warp() + HELD * warps; pair < pairs(); pair += warps)
-      for (int chunk = 0; chunk < chain_chunks; ++chunk)
-        for (int gates = 0; gates < 2; ++gates)
-          warp_.each_lane([&](int lane) {
-            to[((pair - HELD * warps) * chain_chunks + chunk) * chunk_words + gates * warp_lanes + lane] =
-                weights_of(pair, chunk, gates, lane);
-          });
+    for (int pair = warp_.warp() + HELD * warps; pair < pairs_; pair += warps)
+      MILLRACE_ROLLED for (int chunk = 0; chunk < chain_chunks; ++chunk) for (int gates = 0; gates < 2;
+                                                                              ++gates) warp_.each_lane([&](int lane) {
+        to[((pair - HELD * warps) * chain_chunks + chunk) * chunk_words + gates * warp_lanes + lane] = weights_of(pair, chunk, gates, lane);
+      });
     for (int gate = 0; gate < 4; ++gate)
       each(units_ * 8, [&](int i) {
         const int unit = first_chunk_ * chunk_k + i;
@@ -146,11 +169,10 @@ class HeldLstm {
   template <class F>
   MILLRACE_DEVICE void each(int count, F&& f) const {
     warp_.each_lane([&](int lane) {
-      for (int i = warp_.warp() * warp_lanes + lane; i < count; i += a_.group.warps * warp_lanes) f(i);
+      for (int i = warp_.warp() * warp_lanes + lane; i < count; i += warps * warp_lanes) f(i);
     });
   }
 
-  MILLRACE_DEVICE std::byte* state(int step, int tile) const { return states_ + ((step & 1) * most_tiles_ + tile) * to_next_tile_; }
   /// What k lacks is zeros, and stays so.
   MILLRACE_DEVICE void clear_states() const {
     each(2 * most_tiles_ * to_next_tile_ / 16, [&](int i) { reinterpret_cast<Words4*>(states_)[i] = Words4{}; });
@@ -168,7 +190,7 @@ class HeldLstm {
       for (int unit = 0; unit < units_; ++unit)
         each(64, [&](int i) {
           const int row = tile_of(tile) * 8 + i % 4 * 2 + i / 32, own = first_chunk_ * chunk_k + unit * 8 + i % 32 / 4;
-          cells_[(unit * most_tiles_ + tile) * 64 + i] = row < rows && own < a_.hidden ? a_.c.get(slot_of(row) * a_.c_row + own) : 0.0f;
+          cells(0, unit, tile)[i] = row < rows && own < a_.hidden ? a_.c.get(slot_of(row) * a_.c_row + own) : 0.0f;
         });
     }
   }
@@ -177,9 +199,9 @@ class HeldLstm {
   MILLRACE_DEVICE void clear_rest() const {
     const std::int64_t begin = a_.offsets[a_.group.steps];
     const std::int64_t count = (a_.rows_room - begin) * a_.hidden;
-    const std::int64_t apart = std::int64_t{a_.group.blocks} * a_.group.groups * a_.group.warps * warp_lanes;
+    const std::int64_t apart = std::int64_t{a_.group.blocks} * a_.group.groups * warps * warp_lanes;
     warp_.each_lane([&](int lane) {
-      for (std::int64_t i = (std::int64_t{warp_.block()} * a_.group.warps + warp_.warp()) * warp_lanes + lane; i < count; i += apart) {
+      for (std::int64_t i = (std::int64_t{warp_.block()} * warps + warp_.warp()) * warp_lanes + lane; i < count; i += apart) {
         const std::int64_t row = begin + i / a_.hidden;
         static_cast<T*>(a_.y)[row * a_.y_row + i % a_.hidden] = T{};
         if (a_.c_steps.data != nullptr) a_.c_steps.set(row * a_.c_steps_row + i % a_.hidden, 0);
@@ -190,133 +212,67 @@ class HeldLstm {
   // ---- A step ----
 
   MILLRACE_DEVICE void take() {
-    begin_ = offsets_[step_ & 7];
-    const std::int64_t next = offsets_[(step_ + 1) & 7];
-    live_ = static_cast<int>(next - begin_);
-    next_live_ = static_cast<int>(offsets_[(step_ + 2) & 7] - next);
-    ask(step_ + 1, next, next_live_);
-    clock_.lap(warp_, StepPhase::ask);
-    if (shares() && step_ > 0) {
-      warp_.arrivals_wait(arrivals_of(step_), ((step_ - 1) >> 1 & 1) != 0);
-      if (step_ + 2 < steps_ && warp_.warp() == 0)
-        warp_.each_lane([&](int lane) {
-          if (lane == 0) warp_.arrivals_expect(arrivals_of(step_), arriving());
-        });
+    const int tiles = counts_[step_ & 3];
+    if (step_ > 0) {
+      if constexpr (GRID) {
+        meet_.wait();
+        fetch(tiles);
+      } else if (blocks_ > 1) {
+        warp_.arrivals_wait(arrivals_of(step_), ((step_ - 1) & 2) != 0);
+      }
     }
     clock_.lap(warp_, StepPhase::wait);
-    int tiles = own_tiles_;
-    while (tile_of(tiles - 1) * 8 >= live_) --tiles;
-    for (int first = 0; first < tiles; first += a_.staged) {
-      const int count = tiles - first < a_.staged ? tiles - first : a_.staged;
+    for (int first = 0; first < tiles; first += staged_) {
+      const int count = tiles - first < staged_ ? tiles - first : staged_;
       if (first > 0) meet_.sync();  // the sums of the slab before are taken
       int tile = 0;
       for (; tile + 1 < count; tile += 2) multiply<2>(first, tile);
       if (tile < count) multiply<1>(first, tile);
-      if (first == 0) warp_.copies_wait();
       clock_.lap(warp_, StepPhase::product);
-      meet_.sync();
+      if (first > 0)
+        meet_.sync();
+      else
+        meet_helpers();
       clock_.lap(warp_, StepPhase::copy);
       finish_slab(first, count);
       clock_.lap(warp_, StepPhase::pointwise);
     }
     meet_.sync();
-    if (shares() && step_ + 1 < steps_) hand_on();
-    if (--until_told_ == 0) {
-      until_told_ = a_.group.published;
-      tell(step_ + 1);
+    if (step_ + 1 < steps_) {
+      if constexpr (GRID)
+        publish_states();
+      else if (blocks_ > 1)
+        hand_on();
     }
+    ring_ = next_ring(ring_);
     clock_.lap(warp_, StepPhase::arrive);
-  }
-  /// The pointwise part of `count` tiles. Where there are warps enough, each takes one row of a lane, else two.
-  MILLRACE_DEVICE void finish_slab(int first, int count) {
-    const int warps = a_.group.warps;
-    const bool apart = units_ * count * 2 <= warps;
-    if (count != tiles_of_place_) {
-      tiles_of_place_ = count;
-      const int which = apart ? warp_.warp() >> 1 : warp_.warp();
-      unit_ = which / count;
-      tile_ = which % count;
-    }
-    if (apart) {
-      if (unit_ < units_) finish<1>(unit_, first, tile_, warp_.warp() & 1);
-      return;
-    }
-    for (int unit = unit_, tile = tile_; unit < units_;) {
-      finish<2>(unit, first, tile, 0);
-      for (tile += warps; tile >= count; tile -= count) ++unit;
-    }
-  }
-
-  /// The rows that are added to the sums of `step`, which are not waited for. One group of copies, whether or not there are any.
-  MILLRACE_DEVICE void ask(int step, std::int64_t begin, int rows) const {
-    if (warp_.warp() == a_.group.warps - 1)
-      warp_.each_lane([&](int lane) {
-        if (lane == 0)
-          warp_.copy_8(reinterpret_cast<std::byte*>(offsets_ + ((step + 3) & 7)), reinterpret_cast<const std::byte*>(offset(step + 3)));
-      });
-    const auto* const from = static_cast<const float*>(a_.projection.data);
-    const int apart = a_.wide_copies ? 4 : 1;  // floats
-    if (step < steps_)
-      for (int tile = 0; tile < own_tiles_; ++tile)
-        for (int within = warp_.warp(); within < 8; within += a_.group.warps) {
-          const int row = tile_of(tile) * 8 + within;
-          if (row >= rows) break;
-          const float* const of_row = from + place_from(begin, row) * a_.projection_row + first_chunk_ * chunk_k;
-          float* const to = addend(step, tile, within);
-          warp_.each_lane([&](int lane) {
-            const int gate = lane / 8;
-            for (int i = lane % 8 * apart; i < units_ * 8; i += 8 * apart) {
-              if (first_chunk_ * chunk_k + i >= a_.hidden) continue;
-              auto* const there = reinterpret_cast<std::byte*>(to + gate * units_ * 8 + i);
-              const auto* const here = reinterpret_cast<const std::byte*>(of_row + std::int64_t{gate} * a_.hidden + i);
-              if (a_.wide_copies)
-                warp_.copy_16(there, here);
-              else
-                warp_.copy_4(there, here);
-            }
-          });
-        }
-    warp_.copies_end();
-  }
-  MILLRACE_DEVICE float* addend(int step, int tile, int row) const {
-    return addends_ + (((step & 1) * most_tiles_ + tile) * 8 + row) * to_next_row_;
   }
 
   /// The sums of all pairs of a warp for `TILES` tiles of a slab.
   template <int TILES>
   MILLRACE_DEVICE void multiply(int first, int tile) {
-    const int warps = a_.group.warps;
     const std::byte* const rows = state(step_, first + tile);
-    int pair = warp_.warp();
-    int chain = pair % chains_;
-    const auto to_next_pair = [&] {
-      pair += warps;
-      for (chain += warps; chain >= chains_;) chain -= chains_;
-    };
     Sums<TILES> sums[HELD];
-    const std::byte* of_pair[HELD];
-    MILLRACE_UNROLLED for (int i = 0; i < HELD; ++i) {
-      of_pair[i] = rows + chain * chain_chunks * lstm_state_bytes;
-      zero(sums[i]);
-      to_next_pair();
-    }
+    MILLRACE_UNROLLED for (int i = 0; i < HELD; ++i) zero(sums[i]);
     MILLRACE_UNROLLED for (int chunk = 0; chunk < chain_chunks; ++chunk) MILLRACE_UNROLLED for (int i = 0; i < HELD; ++i) {
       PerLane<Words4> w[2];
       MILLRACE_UNROLLED for (int gates = 0; gates < 2; ++gates)
           warp_.each_lane([&](int lane) { w[gates][lane] = held_[lane].at[i][chunk][gates]; });
-      add(sums[i], w, of_pair[i] + chunk * lstm_state_bytes);
+      add(sums[i], w, rows + of_chain_[i] + chunk * state_bytes);
     }
-    MILLRACE_UNROLLED for (int i = 0; i < HELD; ++i) if (warp_.warp() + i * warps < pairs()) store(warp_.warp() + i * warps, tile, sums[i]);
-    for (; pair < pairs(); to_next_pair()) {
+    MILLRACE_UNROLLED for (int i = 0; i < HELD; ++i) if (warp_.warp() + i * warps < pairs_) store(warp_.warp() + i * warps, tile, sums[i]);
+    int chain = next_chain_;
+    for (int pair = warp_.warp() + HELD * warps; pair < pairs_; pair += warps) {
       const auto* const weights = reinterpret_cast<const Words4*>(warp_.shared()) + (pair - HELD * warps) * chain_chunks * chunk_words;
       zero(sums[0]);
       MILLRACE_UNROLLED for (int chunk = 0; chunk < chain_chunks; ++chunk) {
         PerLane<Words4> w[2];
         MILLRACE_UNROLLED for (int gates = 0; gates < 2; ++gates)
             warp_.each_lane([&](int lane) { w[gates][lane] = weights[chunk * chunk_words + gates * warp_lanes + lane]; });
-        add(sums[0], w, rows + (chain * chain_chunks + chunk) * lstm_state_bytes);
+        add(sums[0], w, rows + (chain * chain_chunks + chunk) * state_bytes);
       }
       store(pair, tile, sums[0]);
+      for (chain += warps; chain >= chains_;) chain -= chains_;
     }
   }
   template <int TILES>
@@ -333,8 +289,40 @@ class HeldLstm {
   }
   template <int TILES>
   MILLRACE_DEVICE void store(int pair, int tile, const Sums<TILES>& sums) const {
-    float* const to = sums_ + (pair * a_.staged + tile) * 256;
+    float* const to = sums_ + (pair * staged_ + tile) * 256;
     warp_.each_lane([&](int lane) { MILLRACE_UNROLLED for (int i = 0; i < 8 * TILES; ++i) to[i * warp_lanes + lane] = sums[lane].at[i]; });
+  }
+
+  /// The pointwise part of `count` tiles. Where there are warps enough, each takes one row of a lane, else two.
+  MILLRACE_DEVICE void finish_slab(int first, int count) {
+    const bool apart = units_ * count * 2 <= warps;
+    if (count != tiles_of_place_) {
+      tiles_of_place_ = count;
+      const int which = apart ? warp_.warp() >> 1 : warp_.warp();
+      unit_ = which / count;
+      tile_ = which % count;
+    }
+    if (apart) {
+      if (unit_ < units_) finish<1>(unit_, first, tile_, warp_.warp() & 1);
+      return;
+    }
+    for (int unit = unit_, tile = tile_; unit < units_;) {
+      finish<2>(unit, first, tile, 0);
+      for (tile += warps; tile >= count; tile -= count) ++unit;
+    }
+  }
+  /// The sums of all chains, ascending.
+  MILLRACE_DEVICE void add_chains(const float* from, float (&a)[4]) const {
+    constexpr int at_once = 4;  // chains whose loads are under way together
+    const int apart = staged_ * 256;
+    float parts[at_once][4];
+    MILLRACE_UNROLLED for (int chain = 0; chain < at_once; ++chain) MILLRACE_UNROLLED for (int gate = 0; gate < 4; ++gate)
+        parts[chain][gate] = chain < chains_ ? from[chain * apart + gate * 2 * warp_lanes] : 0.0f;
+    MILLRACE_UNROLLED for (int gate = 0; gate < 4; ++gate) a[gate] = parts[0][gate];
+    MILLRACE_UNROLLED for (int chain = 1; chain < at_once; ++chain) MILLRACE_UNROLLED for (int gate = 0; gate < 4; ++gate) a[gate] =
+        chain < chains_ ? a[gate] + parts[chain][gate] : a[gate];
+    MILLRACE_ROLLED for (int chain = at_once; chain < chains_; ++chain) MILLRACE_UNROLLED for (int gate = 0; gate < 4; ++gate) a[gate] =
+        a[gate] + from[chain * apart + gate * 2 * warp_lanes];
   }
 
   template <int ROWS>
@@ -342,93 +330,242 @@ class HeldLstm {
     float c[ROWS];
     T h[ROWS];
   };
-  /// `ROWS` rows of each lane, from row 2q + `which` of a tile on, of a unit block: from the sums to c and h, y and what leaves the kernel.
+  /// `ROWS` rows of each lane, from row 2q + `which` of a tile on, of a unit block: from the sums to c and h. Rows that do not live give numbers that
+  /// nobody reads.
   template <int ROWS>
   MILLRACE_DEVICE void finish(int unit, int first, int tile, int which) const {
-    const float* const sums = sums_ + (unit * chains_ * a_.staged + tile) * 256;
-    const int own = first + tile, row_of_tile = tile_of(own) * 8;
-    float* const cells = cells_ + (unit * most_tiles_ + own) * 64;
-    PerLane<Finished<ROWS>> made;
+    const float* const sums = sums_ + (unit * chains_ * staged_ + tile) * 256 + which * warp_lanes;
+    const int own = first + tile;
+    const float* const before = cells(step_, unit, own) + which * warp_lanes;
+    float* const after = cells(step_ + 1, unit, own) + which * warp_lanes;
+    const float* const added = addend(ring_, own, which) + unit * 8;
+    auto* const to = reinterpret_cast<T*>(state(step_ + 1, own) + (first_chunk_ + unit / 2) * state_bytes);
     warp_.each_lane([&](int lane) {
+      Finished<ROWS> made;
       float a[ROWS][4];
       MILLRACE_UNROLLED for (int i = 0; i < ROWS; ++i) {
-        const float* from = sums + (which + i) * warp_lanes + lane;
-        MILLRACE_UNROLLED for (int gate = 0; gate < 4; ++gate) a[i][gate] = from[gate * 2 * warp_lanes];
-        MILLRACE_UNROLLED_BY_4 for (int chain = 1; chain < chains_; ++chain) {
-          from += a_.staged * 256;
-          MILLRACE_UNROLLED for (int gate = 0; gate < 4; ++gate) a[i][gate] = a[i][gate] + from[gate * 2 * warp_lanes];
-        }
-        if (a_.bias != nullptr)
+        add_chains(sums + i * warp_lanes + lane, a[i]);
+        if (has_bias_)
           MILLRACE_UNROLLED for (int gate = 0; gate < 4; ++gate) a[i][gate] = a[i][gate] + bias_[(gate * units_ + unit) * 8 + lane / 4];
-        const float* const added = addend(step_, own, lane % 4 * 2 + which + i) + unit * 8 + lane / 4;
-        MILLRACE_UNROLLED for (int gate = 0; gate < 4; ++gate) a[i][gate] = a[i][gate] + added[gate * units_ * 8];
-        made[lane].c[i] = cells[(which + i) * warp_lanes + lane];
+        const float* const of_row = added + (lane % 4 * 2 + i) * to_next_row_ + lane / 4;
+        MILLRACE_UNROLLED for (int gate = 0; gate < 4; ++gate) a[i][gate] = a[i][gate] + of_row[gate * units_ * 8];
+        made.c[i] = before[i * warp_lanes + lane];
       }
-      MILLRACE_UNROLLED for (int i = 0; i < ROWS; ++i) made[lane].h[i] =
-          narrowed<T>(LstmFunctions<float>::usual<approximates>(a[i], made[lane].c[i]));
-    });
-    warp_.each_lane([&](int lane) {
-      const int in_block = first_chunk_ * chunk_k + unit * 8 + lane / 4;
-      if (in_block >= a_.hidden) return;
+      MILLRACE_UNROLLED for (int i = 0; i < ROWS; ++i) made.h[i] = narrowed<T>(LstmFunctions<float>::usual<approximates>(a[i], made.c[i]));
+      if ((first_chunk_ * 2 + unit) * 8 + lane / 4 >= hidden_) return;
       MILLRACE_UNROLLED for (int i = 0; i < ROWS; ++i) {
-        const int within = lane % 4 * 2 + which + i, row = row_of_tile + within;
-        if (row >= live_) continue;
-        const int place_of_h = factor_place<T>(in_block, within);
-        const std::int64_t at = place_from(begin_, row);
-        float c = a_.c_out.rounded(made[lane].c[i]);
-        T h = made[lane].h[i];
-        if (a_.live != nullptr && a_.live[at] == 0) {
-          c = cells[(which + i) * warp_lanes + lane];
-          h = reinterpret_cast<const T*>(state(step_, own))[place_of_h];
+        const int row = lane % 4 * 2 + which + i;
+        const int place = place_in_b<T>(unit % 2 * 8 + lane / 4, row);
+        float c = a_.c_out.rounded(made.c[i]);
+        T h = made.h[i];
+        if (has_masks_ && mask(ring_, own)[row] == 0) {
+          c = before[i * warp_lanes + lane];
+          h = reinterpret_cast<const T*>(state(step_, own) + (first_chunk_ + unit / 2) * state_bytes)[place];
         }
-        reinterpret_cast<T*>(state(step_ + 1, own))[place_of_h] = h;
-        cells[(which + i) * warp_lanes + lane] = c;
-        static_cast<T*>(a_.y)[at * a_.y_row + in_block] = h;
-        if (a_.c_steps.data != nullptr) a_.c_steps.set(at * a_.c_steps_row + in_block, c);
-        if (row < next_live_) continue;
-        const std::int64_t slot = slot_of(row);
-        a_.c_out.set(slot * a_.c_out_row + in_block, c);
-        static_cast<T*>(a_.h_out)[slot * a_.h_out_row + in_block] = h;
+        to[place] = h;
+        after[i * warp_lanes + lane] = c;
       }
     });
   }
 
   /// This block's h to all others.
   MILLRACE_DEVICE void hand_on() const {
-    const int others = a_.group.blocks - 1, warps = a_.group.warps;
+    const int others = blocks_ - 1;
+    std::byte* const word = arrivals_of(step_ + 1);
     for (int tile = 0; tile < own_tiles_; ++tile)
       for (int chunk = 0; chunk < own_chunks_; chunk += 2) {
-        auto* const from = reinterpret_cast<Words4*>(state(step_ + 1, tile) + (first_chunk_ + chunk) * lstm_state_bytes);
+        auto* const from = reinterpret_cast<Words4*>(state(step_ + 1, tile) + (first_chunk_ + chunk) * state_bytes);
         warp_.each_lane([&](int lane) {
           if (lane >= 16 && chunk + 1 == own_chunks_) return;
           const Words4 words = from[lane];
           for (int other = warp_.warp(); other < others; other += warps) {
             const int rank = meet_.rank() + 1 + other;
-            warp_.store_to_block(rank < a_.group.blocks ? rank : rank - a_.group.blocks, reinterpret_cast<std::byte*>(from + lane), words,
-                                 arrivals_of(step_ + 1));
+            warp_.store_to_block(rank < blocks_ ? rank : rank - blocks_, reinterpret_cast<std::byte*>(from + lane), words, word);
           }
         });
       }
   }
+
+  MILLRACE_DEVICE std::byte* exchanged(int step, int tile) const {
+    return a_.exchange + (std::int64_t{step & 1} * a_.tiles + tile_of(tile)) * a_.chunks * state_bytes;
+  }
+  /// This block's h to global memory, for the blocks of its group.
+  MILLRACE_DEVICE void publish_states() {
+    for (int tile = 0; tile < own_tiles_; ++tile) {
+      const auto* const from = reinterpret_cast<const Words4*>(state(step_ + 1, tile) + first_chunk_ * state_bytes);
+      auto* const to = reinterpret_cast<Words4*>(exchanged(step_ + 1, tile) + first_chunk_ * state_bytes);
+      each(own_chunks_ * state_bytes / 16, [&](int i) { to[i] = from[i]; });
+    }
+    meet_.arrive();
+  }
+  /// The other blocks' h of this step.
+  MILLRACE_DEVICE void fetch(int tiles) const {
+    const int own = first_chunk_ * 16, behind = own + own_chunks_ * 16;  // in pieces of 16 bytes
+    for (int tile = 0; tile < tiles; ++tile) {
+      const std::byte* const from = exchanged(step_, tile);
+      std::byte* const to = state(step_, tile);
+      each(a_.chunks * 16, [&](int i) {
+        if (i < own || i >= behind) warp_.copy_16(to + i * 16, from + i * 16);
+      });
+    }
+    warp_.copies_end();
+    warp_.copies_wait_all();
+    meet_.sync();
+  }
+
+  // ---- Beside the computing warps ----
+
+  MILLRACE_DEVICE void publish() {
+    warp_.cluster_arrive();
+    warp_.cluster_wait();
+    if (a_.group.watermark != nullptr) meet_.publish_told(told_);
+  }
+  MILLRACE_DEVICE void help() {
+    if (helper_ == 0)
+      warp_.each_lane([&](int lane) {
+        if (lane < 5) offsets_[lane] = *offset(lane);
+      });
+    bring(0, 0, *offset(0), *offset(1));
+    bring(1, 1, *offset(1), *offset(2));
+    warp_.cluster_arrive();
+    warp_.cluster_wait();
+    int until_told = a_.group.published;
+    for (int ring = 2; step_ < steps_; ++step_, ring = next_ring(ring)) {
+      warp_.copies_wait();
+      meet_helpers();
+      if (step_ > 1 && --until_told == 0) {
+        until_told = a_.group.published;
+        tell(step_ - 1);
+      }
+      if (shares() && helper_ == 0 && step_ > 0 && step_ + 2 < steps_)
+        warp_.each_lane([&](int lane) {
+          if (lane == 0) warp_.arrivals_expect(arrivals_of(step_), arriving());
+        });
+      bring(step_ + 2, ring, offsets_[(step_ + 2) & 7], offsets_[(step_ + 3) & 7]);
+      if (step_ > 0) put(step_ - 1);
+    }
+    meet_helpers();
+    if (steps_ > 0) put(steps_ - 1);
+    meet_helpers();
+    tell(a_.group.steps);
+  }
+  /// Steps whose outputs all helpers have stored.
   MILLRACE_DEVICE void tell(int steps) const {
-    if (a_.group.watermark == nullptr || warp_.warp() > 0) return;
+    if (a_.group.watermark == nullptr || helper_ > 0) return;
     warp_.each_lane([&](int lane) {
       if (lane == 0) store_release_block(told_, static_cast<std::uint32_t>(steps));
     });
+  }
+
+  /// What `step` adds to the sums, its masks, how many tiles it has, and an offset of three steps later. One group of copies, whether or not there
+  /// are any.
+  MILLRACE_DEVICE void bring(int step, int ring, std::int64_t begin, std::int64_t end) const {
+    if (helper_ == 0)
+      warp_.each_lane([&](int lane) {
+        if (lane == 0)
+          warp_.copy_8(reinterpret_cast<std::byte*>(offsets_ + ((step + 3) & 7)), reinterpret_cast<const std::byte*>(offset(step + 3)));
+      });
+    if (step < steps_) {
+      const auto rows = static_cast<int>(end - begin);
+      if (helper_ == 0) {
+        int tiles = own_tiles_;
+        while (tile_of(tiles - 1) * 8 >= rows) --tiles;
+        warp_.each_lane([&](int lane) {
+          if (lane == 0) counts_[step & 3] = tiles;
+        });
+      }
+      for (int tile = 0; tile < own_tiles_ && tile_of(tile) * 8 < rows; ++tile) bring_tile(ring, tile, begin, rows);
+    }
+    warp_.copies_end();
+  }
+  MILLRACE_DEVICE void bring_tile(int ring, int tile, std::int64_t begin, int rows) const {
+    PerLane<std::int64_t> places;
+    warp_.each_lane([&](int lane) {
+      const int row = tile_of(tile) * 8 + lane % 8;
+      places[lane] = row < rows ? place_from(begin, row) : 0;
+      if (a_.live != nullptr && helper_ == 0 && lane < 8 && row < rows) mask(ring, tile)[lane] = a_.live[places[lane]];
+    });
+    const int apart = a_.wide_copies ? 4 : 1;  // floats
+    for (int row = helper_; row < 8 && tile_of(tile) * 8 + row < rows; row += helpers) {
+      const float* const from =
+          static_cast<const float*>(a_.projection.data) + warp_.of_lane(places, row) * a_.projection_row + first_chunk_ * chunk_k;
+      float* const to = addend(ring, tile, row);
+      const int units = units_ * 8 < a_.hidden - first_chunk_ * chunk_k ? units_ * 8 : a_.hidden - first_chunk_ * chunk_k;
+      warp_.each_lane([&](int lane) {
+        const int gate = lane / 8;
+        for (int i = lane % 8 * apart; i < units; i += 8 * apart) {
+          auto* const there = reinterpret_cast<std::byte*>(to + gate * units_ * 8 + i);
+          const auto* const here = reinterpret_cast<const std::byte*>(from + gate * a_.hidden + i);
+          if (a_.wide_copies)
+            warp_.copy_16(there, here);
+          else
+            warp_.copy_4(there, here);
+        }
+      });
+    }
+  }
+
+  /// h of a step, and c where it is wanted, to where they leave the kernel.
+  MILLRACE_DEVICE void put(int step) const {
+    const std::int64_t begin = offsets_[step & 7], end = offsets_[(step + 1) & 7];
+    const auto rows = static_cast<int>(end - begin), next = static_cast<int>(offsets_[(step + 2) & 7] - end);
+    int which = 0;
+    for (int tile = 0; tile < own_tiles_ && tile_of(tile) * 8 < rows; ++tile)
+      for (int chunk = 0; chunk < own_chunks_; ++chunk) {
+        if (which == helper_) put_chunk(step, tile, chunk, begin, rows, next);
+        which = next_ring(which);
+      }
+  }
+  MILLRACE_DEVICE void put_chunk(int step, int tile, int chunk, std::int64_t begin, int rows, int next) const {
+    const auto* const from = reinterpret_cast<const Words2*>(state(step + 1, tile) + (first_chunk_ + chunk) * state_bytes);
+    const bool all = a_.c_steps.data != nullptr;
+    warp_.each_lane([&](int lane) {
+      // A lane has one row, and units 2q, 2q + 1 and those + 8 of the chunk (arithmetic.cuh).
+      const int within = lane / 4, row = tile_of(tile) * 8 + within;
+      if (row >= rows) return;
+      const int unit = (first_chunk_ + chunk) * chunk_k + lane % 4 * 2;
+      const std::int64_t at = place_from(begin, row);
+      const Words2 words = from[lane];
+      T* const y = static_cast<T*>(a_.y) + at * a_.y_row + unit;
+      MILLRACE_UNROLLED for (int half = 0; half < 2; ++half) put_two(y + half * 8, words.at[half], unit + half * 8);
+      if (!all && row < next) return;
+      const std::int64_t slot = slot_of(row);
+      MILLRACE_UNROLLED for (int half = 0; half < 2; ++half) {
+        const float* const c = cells(step + 1, chunk * 2 + half, tile) + within % 2 * warp_lanes + within / 2;
+        MILLRACE_UNROLLED for (int i = 0; i < 2; ++i) {
+          const int own = unit + half * 8 + i;
+          if (own >= a_.hidden) continue;
+          const float value = c[(lane % 4 * 2 + i) * 4];
+          if (all) a_.c_steps.set(at * a_.c_steps_row + own, value);
+          if (row >= next) a_.c_out.set(slot * a_.c_out_row + own, value);
+        }
+        if (row >= next) put_two(static_cast<T*>(a_.h_out) + slot * a_.h_out_row + unit + half * 8, words.at[half], unit + half * 8);
+      }
+    });
+  }
+  MILLRACE_DEVICE void put_two(T* to, std::uint32_t two, int unit) const {
+    if (unit + 1 < a_.hidden && (reinterpret_cast<std::uintptr_t>(to) & 3) == 0) {
+      *reinterpret_cast<std::uint32_t*>(to) = two;
+      return;
+    }
+    MILLRACE_UNROLLED for (int i = 0; i < 2; ++i) if (unit + i < a_.hidden) to[i] = bits_as<T>(static_cast<std::uint16_t>(two >> 16 * i));
   }
 
   const LstmArguments& a_;
   Warp& warp_;
   Group meet_;
   PhaseClock<TIMED> clock_;
+  int blocks_, staged_, hidden_, pairs_, next_chain_, of_chain_[HELD];
+  bool has_bias_, has_masks_;
   int chains_, first_chunk_, own_chunks_, units_, most_tiles_, own_tiles_, to_next_row_, to_next_tile_;
   std::byte *states_, *arrivals_;
   float *sums_, *addends_, *cells_, *bias_;
+  std::uint8_t* masks_;
   std::uint32_t* told_;
-  PerLane<Weights> held_;
+  int* counts_;            // tiles of four steps, by step
   std::int64_t* offsets_;  // of eight steps, by step
-  std::int64_t begin_ = 0;
-  int steps_ = 0, step_ = 0, live_ = 0, next_live_ = 0, until_told_ = 0;
+  PerLane<Weights> held_;
+  int steps_ = 0, step_ = 0, ring_ = 0, helper_ = 0;
   int tiles_of_place_ = 0, unit_ = 0, tile_ = 0;  // of so many tiles, the first that this warp finishes
 };
 

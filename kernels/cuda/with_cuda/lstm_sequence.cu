@@ -19,11 +19,12 @@ struct LstmSequence {
   MILLRACE_DEVICE void operator()(Warp& warp) const { LstmWorker<T, TILES, USUAL, TIMED>(arguments, warp).run(); }
 };
 
-template <class T, int HELD, bool TIMED = false>
+template <class T, int HELD, bool GRID, bool TIMED = false>
 struct HeldSequence {
-  static constexpr int publishing = HeldLstm<T, HELD, TIMED>::publishing;
+  using Worker = HeldLstm<T, HELD, GRID, TIMED>;
+  static constexpr int publishing = Worker::publishing;
   LstmArguments arguments;
-  MILLRACE_DEVICE void operator()(Warp& warp) const { HeldLstm<T, HELD, TIMED>(arguments, warp).run(); }
+  MILLRACE_DEVICE void operator()(Warp& warp) const { Worker(arguments, warp).run(); }
 };
 
 template <class Word>
@@ -65,7 +66,8 @@ struct Room {
   Tensor exchange, words;
 
   Room(const LstmArguments& a, const Queue& queue)
-      : exchange(scratch(queue, DType::u8, DDim{a.group.apart ? 0 : 2 * std::int64_t{a.tiles} * a.chunks * lstm_state_bytes})),
+      : exchange(scratch(queue, DType::u8,
+                         DDim{a.group.apart && a.group.kind != 2 ? 0 : 2 * std::int64_t{a.tiles} * a.chunks * lstm_state_bytes})),
         words(scratch(queue, DType::i32, DDim{group_words(a.group.apart ? a.group.groups * a.group.blocks : a.group.groups)})) {
     each_index(queue, words.elements(), Zeros<std::uint32_t>{static_cast<std::uint32_t*>(words.raw_mutable())});
   }
@@ -127,18 +129,19 @@ void start_as(const LstmArguments& a, const GridShape& shape, bool wide, const Q
   run_grid(queue, shape, LstmSequence<T, 1, true>{a});
 }
 
-template <class T>
+template <class T, bool TIMED = false>
 void start_held(const LstmArguments& a, const GridShape& shape, int held, const Queue& queue) {
-  if (held == 1) return run_grid(queue, shape, HeldSequence<T, 1>{a});
-  run_grid(queue, shape, HeldSequence<T, 2>{a});
+  if (shape.meets) {
+    if (held == 1) return run_grid(queue, shape, HeldSequence<T, 1, true, TIMED>{a});
+    return run_grid(queue, shape, HeldSequence<T, 2, true, TIMED>{a});
+  }
+  if (held == 1) return run_grid(queue, shape, HeldSequence<T, 1, false, TIMED>{a});
+  run_grid(queue, shape, HeldSequence<T, 2, false, TIMED>{a});
 }
 
 void start_held(const LstmDesc& desc, const LstmArguments& a, const GridShape& shape, int held, const Queue& queue) {
   if (!is_usual(a)) throw ArgumentError("lstm sequence: expected the usual functions and a projection of f32 beside weights in registers");
-  if (a.phases != nullptr) {
-    if (held == 1) return run_grid(queue, shape, HeldSequence<float16, 1, true>{a});
-    return run_grid(queue, shape, HeldSequence<float16, 2, true>{a});
-  }
+  if (a.phases != nullptr) return start_held<float16, true>(a, shape, held, queue);
   if (desc.dtype == DType::f16) return start_held<float16>(a, shape, held, queue);
   start_held<bfloat16>(a, shape, held, queue);
 }
@@ -190,7 +193,7 @@ void lstm_sequence(const LstmDesc& desc, bool tf32, const LstmSchedule& schedule
   shape.publishes = watermark != nullptr;
   if (schedule.held > 0) {
     shape.publishes = true;
-    shape.publishing = HeldLstm<float16, 1>::publishing;
+    shape.publishing = HeldLstm<float16, 1, false>::publishing;
   }
   if (shape.publishes && schedule.wide > 1) shape.warps = a.group.warps = std::min(schedule.warps, 7);
   if (watermark != nullptr) shape.begun = watermark->launching();

@@ -28,12 +28,14 @@ class Warp {
  public:
   using Barrier = std::barrier<>;
   /// `cluster`: the shared memory of each of its blocks.
-  Warp(int block, int warp, int warps, std::byte* shared, Barrier& of_block, Barrier& of_cluster, std::vector<std::byte*> cluster)
+  Warp(int block, int warp, int warps, std::byte* shared, Barrier& of_block, Barrier& with_helpers, Barrier& of_cluster,
+       std::vector<std::byte*> cluster)
       : block_(block),
         warp_(warp),
         warps_(warps),
         shared_(shared),
         of_block_(of_block),
+        with_helpers_(with_helpers),
         of_cluster_(of_cluster),
         cluster_(std::move(cluster)) {}
 
@@ -51,6 +53,10 @@ class Warp {
   void sync() const { of_block_.arrive_and_wait(); }
   void sync(int) const {  // `warps` of them: one that publishes is beyond
     sync();
+    lag();
+  }
+  void sync_with_helpers(int) const {
+    with_helpers_.arrive_and_wait();
     lag();
   }
   void sync_lanes() const {}
@@ -82,17 +88,19 @@ class Warp {
   void copy_8(std::byte* to, const std::byte* from) const { copies_.push_back({to, from, 8, copy_group_}); }
   void copy_4(std::byte* to, const std::byte* from) const { copies_.push_back({to, from, 4, copy_group_}); }
   void copies_end() const { ++copy_group_; }
-  void copies_wait() const {
-    const auto last = std::find_if(copies_.begin(), copies_.end(), [&](const Copy& one) { return one.group + 1 >= copy_group_; });
-    std::for_each(copies_.begin(), last, [](const Copy& one) { std::copy_n(one.from, one.bytes, one.to); });
-    copies_.erase(copies_.begin(), last);
-  }
+  void copies_wait_all() const { finish_copies(copy_group_); }
+  void copies_wait() const { finish_copies(copy_group_ - 1); }
 
   void more_registers() const {}
   void fewer_registers() const {}
   void relax() const { std::this_thread::yield(); }
   void doze() const { std::this_thread::yield(); }
   std::int64_t clock() const { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+  int kept(int value) const { return value; }
+  template <class T>
+  T of_lane(const PerLane<T>& values, int lane) const {
+    return values[lane];
+  }
   std::uint32_t least(const PerLane<std::uint32_t>& values) const { return *std::min_element(values.all, values.all + warp_lanes); }
 
  private:
@@ -111,6 +119,12 @@ class Warp {
       after = expected == 1 && left == 0 ? (round + 1) << 33 : round << 33 | expected << 32 | left;
     } while (!all.compare_exchange_weak(before, after, std::memory_order_acq_rel));
   }
+  /// Those of the groups before `group`.
+  void finish_copies(int group) const {
+    const auto last = std::find_if(copies_.begin(), copies_.end(), [&](const Copy& one) { return one.group >= group; });
+    std::for_each(copies_.begin(), last, [](const Copy& one) { std::copy_n(one.from, one.bytes, one.to); });
+    copies_.erase(copies_.begin(), last);
+  }
   void draw() const { order_ = order_ * 0x5851F42D4C957F2Du + 0x14057B7EF767814Fu; }
   /// Where a test asks for it, some warps are late behind a meeting: who does not wait for what they still have to write misses it.
   void lag() const {
@@ -122,6 +136,7 @@ class Warp {
   int block_, warp_, warps_;
   std::byte* shared_;
   Barrier& of_block_;
+  Barrier& with_helpers_;
   Barrier& of_cluster_;
   std::vector<std::byte*> cluster_;
   std::optional<Barrier::arrival_token> arrived_;

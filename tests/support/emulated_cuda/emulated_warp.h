@@ -35,10 +35,11 @@ void run(const GridShape& shape, const F& kernel, int first, int last, const std
   constexpr Words4 nothing{{~0u, ~0u, ~0u, ~0u}};
   std::vector<std::vector<Words4>> shared(static_cast<std::size_t>(last - first), std::vector<Words4>(words, nothing));
   const int all_warps = shape.warps + (shape.publishes ? shape.publishing : 0);
-  std::deque<Warp::Barrier> of_blocks;
+  std::deque<Warp::Barrier> of_blocks, with_helpers;
   std::deque<Warp::Barrier> of_clusters;
   for (int block = first; block < last; ++block) {
     of_blocks.emplace_back(shape.warps);
+    with_helpers.emplace_back(std::max(all_warps - 1, 1));  // one of the others publishes
     if (block % shape.cluster == 0) of_clusters.emplace_back(all_warps * shape.cluster);
   }
   std::vector<std::thread> threads;
@@ -48,9 +49,9 @@ void run(const GridShape& shape, const F& kernel, int first, int last, const std
     std::vector<std::byte*> cluster;
     for (std::size_t i = 0; i < blocks; ++i) cluster.push_back(reinterpret_cast<std::byte*>(shared[at / blocks * blocks + i].data()));
     threads.emplace_back([&kernel, &shape, block = first + static_cast<int>(at), warp = static_cast<int>(which % all_warps),
-                          own = reinterpret_cast<std::byte*>(shared[at].data()), &of_block = of_blocks[at],
+                          own = reinterpret_cast<std::byte*>(shared[at].data()), &of_block = of_blocks[at], &helpers = with_helpers[at],
                           &of_cluster = of_clusters[at / blocks], cluster] {
-      Warp one(block, warp, shape.warps, own, of_block, of_cluster, cluster);
+      Warp one(block, warp, shape.warps, own, of_block, helpers, of_cluster, cluster);
       kernel(one);
     });
   });
