@@ -168,7 +168,7 @@ void run_step(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, 
           const DDim w{desc.input, 4 * desc.hidden};
           const DDim r{desc.hidden, 4 * desc.hidden};
           if (!projected) cuda::linear(x, weights.input.reshape(w), nullptr, input, context);
-          if (!summed) cuda::linear(h, weights.recurrent.reshape(r), nullptr, recurrent, context);
+          if (!summed) cuda::linear(h, weights.recurrent.reshape(r), nullptr, recurrent, context, true);
           cuda::lstm_gates(desc, weights, input, recurrent, c, h_out, c_out, context);
         },
         stream);

@@ -67,8 +67,8 @@ void sequence_scatter(const Tensor& x, const Tensor& ids, const Tensor& updates,
 /// c = alpha·a·b + beta·c in the order of gemm.h, with any strides; narrow floats are widened as they are read. With leading axes, one
 /// product for each element of them (strides of 0 where an operand is stretched).
 void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c, KernelContext& context);
-/// out [rows, n] = x [rows, k] · weights [k, n] (+ bias).
-void linear(const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, KernelContext& context);
+/// out [rows, n] = x [rows, k] · weights [k, n] (+ bias). `recurrent`: h·R of an LSTM cell, whose sums restart (recurrent/arithmetic.cuh).
+void linear(const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, KernelContext& context, bool recurrent = false);
 /// All contiguous: x f32 [..., k], values i8, scales f32 [..., 1].
 void quantize_rows(const Tensor& x, const Tensor& values, const Tensor& scales, KernelContext& context);
 /// All contiguous: x i8 [..., k], row_scales [..., 1], weights i8 [k, n], column_scales [n], out f32 [..., n].

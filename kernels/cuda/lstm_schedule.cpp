@@ -57,19 +57,20 @@ struct Work {
   double estimate_held(const LstmSchedule& of) const {
     const auto mine = static_cast<double>(tiles_of(of));
     const cuda::HeldParts parts = cuda::held_parts(desc.hidden, of.blocks, tiles_of(of), of.staged, std::int64_t{of.held} * of.warps);
-    const auto pairs = static_cast<double>(parts.pairs);
-    const double shared = std::max(0.0, pairs - of.held * of.warps);
-    const double passes = std::ceil(mine / 2);
-    const double issue = mine * pairs * Costs::held_pair + passes * shared * Costs::shared_pair;
-    const double chain = passes * Costs::held_chain * (1 + std::ceil(shared / of.warps));
-    const auto rounds = static_cast<double>(lstm_pieces(parts.units * tiles_of(of), of.warps));
+    const std::int64_t items = parts.units * tiles_of(of);
+    const auto held = static_cast<double>(std::min<std::int64_t>(lstm_pieces(parts.pairs, of.warps), of.held));
+    const auto shared = static_cast<double>(std::max<std::int64_t>(0, parts.pairs - std::int64_t{of.held} * of.warps));
+    const std::int64_t twos = tiles_of(of) / 2, ones = tiles_of(of) % 2;
+    const double product = static_cast<double>(twos + ones) * (Costs::held_pass + shared * Costs::shared_pair) +
+                           (static_cast<double>(twos) * Costs::two_pairs + static_cast<double>(ones) * Costs::one_pair) * held;
+    const double chained = static_cast<double>(chains) * Costs::held_chain;
+    const double pointwise =
+        items * 2 <= of.warps ? Costs::one_row + chained : static_cast<double>(lstm_pieces(items, of.warps)) * (Costs::two_rows + chained);
     const double slabs = std::ceil(mine / of.staged);
-    const double cycles = std::max(issue, chain) + rounds * Costs::held_pointwise + slabs * Costs::held_slab;
-    return cycles * Costs::clock +
-           (of.group == Group::block ? Costs::held_block
-            : of.group == Group::cluster
-                ? Costs::held_cluster + Costs::held_peer * of.blocks
-                : Costs::held_grid + mine * static_cast<double>(chunks * cuda::lstm_state_bytes) * Costs::cache_rate);
+    double rest = Costs::held_block;
+    if (of.group == Group::cluster) rest = Costs::held_cluster + Costs::held_peer * of.blocks + mine * Costs::held_cluster_tile;
+    if (of.group == Group::grid) rest = Costs::held_grid + mine * Costs::held_grid_tile;
+    return (product + pointwise + slabs * Costs::held_slab + rest) * Costs::clock;
   }
 
   double estimate(const LstmSchedule& of) const {
@@ -80,7 +81,7 @@ struct Work {
     const double rounds = rounds_of(of);
     const double chain = static_cast<double>(lstm_pieces(chains, of.ways)) * static_cast<double>(std::min(chunks * chains, chunks)) /
                          static_cast<double>(chains) * (by_mma ? Costs::mma_latency : 8 * Costs::fma_latency) * of.wide;
-    const double arithmetic = std::max(products * (by_mma ? Costs::mma : Costs::fma), rounds * chain) * Costs::clock;
+    const double arithmetic = std::max(products * (by_mma ? Costs::mma : Costs::fma), rounds * chain + Costs::product_start) * Costs::clock;
     const double staging = mine * static_cast<double>(chunks * cuda::lstm_state_bytes) * Costs::cache_rate +
                            static_cast<double>(lstm_pieces(tiles_of(of), of.staged)) * Costs::second_cache;
     const double streaming = units * static_cast<double>(chunks - of.resident) * std::ceil(mine / of.wide) *
@@ -89,7 +90,7 @@ struct Work {
     const double pointwise = rounds * Costs::pointwise(of.wide, cuda::lstm_approximates(desc.dtype));
     const double outputs = Costs::outputs(of.wide);
     const double leaving = rounds > 1 ? meeting + rounds * outputs : std::max(meeting, outputs);
-    return leaving + staging + streaming + arithmetic + pointwise;
+    return Costs::asking + leaving + staging + streaming + arithmetic + pointwise;
   }
 };
 
@@ -165,7 +166,9 @@ std::vector<LstmSchedule> candidates(const Work& work, const LstmLimits& limits)
   for (std::int64_t groups = 1; limits.cooperative && groups <= 16; groups *= 2) {
     const std::int64_t blocks = std::min<std::int64_t>(limits.multiprocessors / groups, work.unit_blocks);
     if (blocks > 1) add(Group::grid, blocks, groups);
-    if (const std::int64_t fewer = std::min(blocks, work.chunks); fewer > 1 && fewer < blocks) add(Group::grid, fewer, groups);
+    // Weights in registers go by 16 units: as many of these for each block.
+    const std::int64_t even = lstm_pieces(work.chunks, lstm_pieces(work.chunks, std::max<std::int64_t>(1, blocks)));
+    if (even > 1 && even != blocks) add(Group::grid, even, groups);
   }
   return made;
 }

@@ -3,14 +3,18 @@
 
 namespace millrace::cuda {
 
-/// Costs of a step of a recurrent kernel, in nanoseconds. Barriers and the exchange are measured on an H200; the rest is derived from its rates.
+/// Costs of a step of a recurrent kernel, in nanoseconds. Barriers, the exchange and what is said to be are measured on an H100; the rest is derived
+/// from its rates.
 struct RecurrentCosts {
-  static constexpr double block = 40, cluster = 205, grid = 933;
+  static constexpr double block = 40, cluster = 740, grid = 1300;
+  static constexpr double asking = 900;        ///< until the loads of a step are under way: each waits for one before it
   static constexpr double clock = 0.57;        ///< of a cycle
   static constexpr double second_cache = 600;  ///< until what is read from it is there
   static constexpr double cache_rate = 0.028;  ///< a byte of it, for each multiprocessor
-  static constexpr double mma = 8,
-                          mma_latency = 33;  ///< cycles: of 8 units × 8 rows × 16 k (tf32: 8) for a multiprocessor; of one step of a chain
+  static constexpr double mma = 8, mma_latency = 65,
+                          product_start =
+                              900;  ///< cycles: of 8 units × 8 rows × 16 k (tf32: 8) for a multiprocessor; of one step of a chain,
+                                    ///< whose weights come from shared memory; until the first step of it
   static constexpr double fma = 16, fma_latency = 4;  ///< of 8 units × 8 rows × 8 k; of one k
 
   /// The pointwise part of 8 units × 8 rows, which is two rows of a lane, in cycles of one warp, by the machine code of the timed kernel for
@@ -25,12 +29,14 @@ struct RecurrentCosts {
   static constexpr double pointwise_instructions = 541,
                           wide_pointwise_instructions = 2349;  ///< of one tile and of four, in f16: with others, count again
 
-  /// With weights in registers (with_cuda/held_lstm.cuh), in cycles: of a multiprocessor for the products of 8 units × 8 rows × 128 k, and for their
-  /// weights where these come from shared memory; of one chain; of two rows of a lane; of a slab's barriers.
-  static constexpr double held_pair = 32, shared_pair = 64, held_chain = 400, held_pointwise = 420, held_slab = 120;
-  /// In nanoseconds: what is left of a step of one block, of a cluster, for each of its blocks, and of blocks that
-  /// meet in global memory.
-  static constexpr double held_block = 60, held_cluster = 300, held_peer = 8, held_grid = 1400;
+  /// With weights in registers (with_cuda/held_lstm.cuh), in cycles, measured on an H100: of a pass over one or two tiles, and for each pair of a
+  /// warp in it; for each of a multiprocessor whose weights lie in shared memory; the pointwise part of one and of two rows of a lane, and for each
+  /// chain; the barriers of a slab.
+  static constexpr double held_pass = 180, one_pair = 290, two_pairs = 520, shared_pair = 95;
+  static constexpr double one_row = 560, two_rows = 1000, held_chain = 60, held_slab = 120;
+  /// What is left of a step, where blocks hand h on: in a cluster, for each of its blocks and each tile; through global memory.
+  static constexpr double held_block = 120, held_cluster = 450, held_peer = 20, held_cluster_tile = 480, held_grid = 3000,
+                          held_grid_tile = 700;
 
   /// In nanoseconds, of a warp that takes so many tiles at a time.
   static constexpr double pointwise(int tiles, bool approximate) {

@@ -256,6 +256,11 @@ void ArrayCore::fill(FilledSlots slots) {
   advance_watermark(wakeups);
 }
 
+bool ArrayCore::untouched() const {
+  const std::lock_guard lock(mutex_);
+  return slots_.empty() && filled_ == nullptr && base_ == 0 && !failed_ && parked_ == nullptr && orphaned_by_.empty();
+}
+
 std::shared_ptr<const FilledSlots> ArrayCore::filled() const {
   const std::lock_guard lock(mutex_);
   return filled_;

@@ -114,6 +114,7 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   void fill(FilledSlots slots);
   /// The tensor given to `fill`; null when the slots were written one by one.
   std::shared_ptr<const FilledSlots> filled() const;
+  bool untouched() const;
   /// A parked write without a waiter: its slot fails.
   void drop(ArrayWaiter& waiter) noexcept;
   /// Takes a parked write back that was not placed. The slot of an append goes to the append behind it, and so on, unless a write chose a later slot.

@@ -120,6 +120,8 @@ class TensorArray {
   void fill_items(Tensor items) const;
   /// All slots of an array that was filled, or made by `unpack` or `unstack` (axis 0), as one value; null for others.
   std::shared_ptr<const detail::FilledSlots> filled() const { return core_->filled(); }
+  /// Whether no slot was written yet, and none is waited for.
+  bool untouched() const { return core_->untouched(); }
   /// The same once slot 0 is issued: an array that is filled is filled all at once. Null for arrays of no fixed size.
   task<std::shared_ptr<const detail::FilledSlots>> once_filled() const { return filled_of(*this); }
   /// Memory for slot `index`, to be written in place and then given to `write`, which neither copies it nor takes it for foreign. Of a

@@ -204,8 +204,9 @@ void LoopBinder::check_outputs(std::int64_t rows) const {
     if (!last || array.is_window() || array.closed() || std::min(first, *last) < 0 || (stride == 0 && operands_.iterations > 1) ||
         (array.is_fixed() && std::max(first, *last) >= array.size()))
       refuse("'{}' has no room for the slots that the loop writes", array.name());
-    for (std::int64_t t = 0; t < operands_.iterations; ++t) {
-      const SlotState slot = array.state(first + stride * t);
+    const bool untouched = array.untouched();
+    for (std::int64_t t = 0; t < operands_.iterations && !(untouched && !array.order()); ++t) {
+      const SlotState slot = untouched ? SlotState::empty : array.state(first + stride * t);
       if (slot != SlotState::empty && slot != SlotState::waited) refuse("'{}' was written before", array.name());
       if (array.order() && array.order()->live(first + stride * t) != rows_of(t)) refuse("'{}' has an order of other rows", array.name());
     }

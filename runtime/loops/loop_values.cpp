@@ -93,6 +93,12 @@ task<Value> value_beside(LoopValues* values, VarId var, ConcurrentRuns concurren
 /// Slots that come from elsewhere. One that does not come, the loop reports better iteration by iteration.
 task<void> all_slots(TensorArray array, LoopOperands::Slots slots, std::int64_t iterations) {
   if (!array.is_fixed()) co_return;
+  // Many arrays are filled at once, and then one slot stands for all.
+  if (iterations > 1 && slots.first >= 0 && slots.first < array.size()) {
+    std::vector<std::pair<TensorArray, std::int64_t>> first{{array, slots.first}};
+    const bool there = co_await await_slots(std::move(first));
+    if (!there || array.filled()) co_return;
+  }
   std::vector<std::pair<TensorArray, std::int64_t>> wanted;
   for (std::int64_t iteration = 0; iteration < iterations; ++iteration) {
     const auto slot = lowering::value_at(slots.first, slots.stride, iteration);

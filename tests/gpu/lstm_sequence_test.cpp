@@ -464,8 +464,8 @@ TEST_CASE("a schedule keeps the weights on chip while they fit, and says what it
       const LstmSchedule made = schedule_lstm(desc, rows, tf32);
       INFO(made.reason);
       CHECK_NOTHROW(check_schedule(made, desc, tf32, rows));
-      // Of few units the functions alone count, and a product's last piece may be half empty.
-      CHECK(made.step_ns < (hidden > 37 ? 1.0 : 1.01) * schedule_lstm(desc, rows, h200).step_ns);
+      // Of few units the functions alone count, and of few rows how long one instruction takes.
+      if (hidden > 37 && rows > 1) CHECK(made.step_ns < schedule_lstm(desc, rows, h200).step_ns);
       CHECK(made.reason.find("rows of tf32") != std::string::npos);
       if (made.wide > 1)
         CHECK_THROWS_WITH_AS(check_schedule(made, desc, h200, rows), doctest::Contains("narrow dtype or tf32"), ArgumentError);
@@ -492,6 +492,30 @@ TEST_CASE("a schedule keeps the weights on chip while they fit, and says what it
   INFO(slabs.reason);
   const std::int64_t units = (128 + slabs.blocks - 1) / slabs.blocks;
   CHECK(units * ((slabs.staged + slabs.wide - 1) / slabs.wide) * slabs.ways >= slabs.warps / 2);
+  // Weights in registers, where the device and the cell have a kernel for it and shared memory takes what registers lack.
+  LstmLimits registers = h200;
+  registers.registers = true;
+  for (const auto& [hidden, rows, group] : {std::tuple{128, 1, LstmSchedule::Group::cluster},
+                                            {256, 64, LstmSchedule::Group::cluster},
+                                            {512, 16, LstmSchedule::Group::cluster},
+                                            {512, 64, LstmSchedule::Group::cluster},
+                                            {1024, 16, LstmSchedule::Group::grid},
+                                            {1024, 64, LstmSchedule::Group::grid}}) {
+    desc.hidden = hidden;
+    const LstmSchedule made = schedule_lstm(desc, rows, registers);
+    INFO(made.reason);
+    CHECK(made.held > 0);
+    CHECK(made.group == group);
+    CHECK(made.step_ns < schedule_lstm(desc, rows, h200).step_ns);
+    CHECK_NOTHROW(check_schedule(made, desc, registers, rows));
+    CHECK_THROWS_AS(check_schedule(made, desc, h200, rows), ArgumentError);
+  }
+  LstmDesc clipped = desc;
+  clipped.clip = 1;
+  CHECK(schedule_lstm(clipped, 16, registers).held == 0);
+  desc.dtype = DType::f32;
+  CHECK(schedule_lstm(desc, 16, registers).held == 0);
+  desc.dtype = DType::f16;
   LstmSchedule wrong;
   wrong.ways = 3;
   CHECK_THROWS_WITH_AS(check_schedule(wrong, desc, h200, 8), doctest::Contains("ways that divide them"), ArgumentError);

@@ -50,7 +50,7 @@ void sequence_scatter(const Tensor&, const Tensor&, const Tensor&, const Indices
   absent("sequence_scatter");
 }
 void gemm(double, const Tensor&, const Tensor&, double, const Tensor&, KernelContext&) { absent("gemm"); }
-void linear(const Tensor&, const Tensor&, const Tensor*, const Tensor&, KernelContext&) { absent("linear"); }
+void linear(const Tensor&, const Tensor&, const Tensor*, const Tensor&, KernelContext&, bool) { absent("linear"); }
 void quantize_rows(const Tensor&, const Tensor&, const Tensor&, KernelContext&) { absent("quantize_rows"); }
 void matmul_int8(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, KernelContext&) { absent("matmul_int8"); }
 void conv1d(const Conv1dDesc&, const Tensor&, const Tensor&, const Tensor*, const Tensor&, KernelContext&) { absent("conv1d"); }

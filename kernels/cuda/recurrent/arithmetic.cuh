@@ -9,12 +9,13 @@
 
 /// **The arithmetic of products by tensor cores on a CUDA device.** The right operand (the weights) stands as A, the rows as B, the sums are f32.
 ///
-///   id `mma.m16n8k16, k 128`:     f16 and bf16, by `mma.sync.m16n8k16`
+///   id `mma.m16n8k16`:            f16 and bf16, by `mma.sync.m16n8k16` or what has its bits; h·R of LSTM cells restarts every 128 k
 ///   id `mma.m16n8k8 tf32, k 128`: f32 on a device that was made with `CudaOptions::tf32`, by `mma.sync.m16n8k8` of factors that are rounded to
 ///                                 tf32 (`cvt.rna`: to nearest, ties away from zero) as they are packed or staged
 ///
-/// A chain of 128 k, ascending, from +0; what k lacks to a multiple of the instruction's is zeros; then the sums of the chains, added ascending,
-/// each a rounded addition. Bias, beta·c and the like are as in gemm.h, in f32. Every kernel that multiplies such operands on a device uses
+/// A chain of k (tf32, and h·R: of 128 k), ascending, from +0; what k lacks to a multiple of the instruction's is zeros; then the sums of the chains,
+/// added ascending, each a rounded addition. One chain is what a library's kernels make of a product; several at once is what a step of an LSTM,
+/// whose rows are few, is made of. Bias, beta·c and the like are as in gemm.h, in f32. Every kernel that multiplies such operands on a device uses
 /// `mma` in this order, so that backends have the same bits.
 ///
 /// How the unit itself rounds within one step is its own; another device type may differ.
@@ -39,8 +40,8 @@ template <class T>
 struct Arithmetic {
   using Stored = T;
   static constexpr bool by_mma = true;
-  static constexpr int chunk = 16;   ///< k of one step of a chain
-  static constexpr int chain = 128;  ///< k from one restart to the next
+  static constexpr int chunk = 16;  ///< k of one step of a chain
+  static constexpr int chain = 0;   ///< k from one restart to the next; 0: there is none
 };
 template <>
 struct Arithmetic<TensorFloat32> {
@@ -57,6 +58,9 @@ struct Arithmetic<float> {
   static constexpr int chunk = 8;  ///< k that lie together in packed weights; no arithmetic depends on it
   static constexpr int chain = 512;
 };
+
+/// Of h·R in LSTM cells by tensor cores.
+inline constexpr int recurrent_chain = 128;
 
 /// A stored element as a factor.
 template <class T>

@@ -198,6 +198,11 @@ class Warp {
     return value;
   }
   template <class T>
+  MILLRACE_DEVICE T* kept(T* value) const {
+    asm volatile("" : "+l"(value));
+    return value;
+  }
+  template <class T>
   MILLRACE_DEVICE T of_lane(const PerLane<T>& values, int lane) const {
     return __shfl_sync(0xffffffffu, values.own, lane);
   }

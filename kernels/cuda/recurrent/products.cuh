@@ -63,13 +63,13 @@ struct ProductSums {
   float at[TILES * of_tile];
 };
 
-/// One product: where its factors are, and how many.
-template <class T, int GATES, int TILES = 1>
+/// One product: where its factors are, and how many. `CHAIN`: k from one restart to the next; 0: there is none.
+template <class T, int GATES, int TILES = 1, int CHAIN = Arithmetic<T>::chain>
 class Product {
  public:
   using Sums = ProductSums<GATES, TILES>;
   static constexpr int chunk_k = Arithmetic<T>::chunk;
-  static constexpr int chain_chunks = Arithmetic<T>::chain / chunk_k;
+  static constexpr int chain_chunks = CHAIN == 0 ? 1 << 24 : CHAIN / chunk_k;
   static constexpr int weight_bytes = weight_piece_bytes<T>(GATES);
 
   const std::byte* resident_weights;  ///< the first `resident` pieces of the unit block, in shared memory

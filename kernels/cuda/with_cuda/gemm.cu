@@ -10,6 +10,7 @@
 #include <millrace/tensor/with_cuda/device_context.h>
 #include <millrace/kernels/cuda/with_cuda/element.cuh>
 #include <millrace/kernels/cuda/with_cuda/lstm_functions.cuh>
+#include <millrace/kernels/cuda/with_cuda/mma.cuh>
 #include <millrace/kernels/cuda/with_cuda/wide_gemm.cuh>
 
 namespace millrace::cuda {
@@ -221,7 +222,7 @@ void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, const Ten
   multiply(request, queue_of(context));
 }
 
-void linear(const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, KernelContext& context) {
+void linear(const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, KernelContext& context, bool recurrent) {
   Request request;
   request.dtype = x.dtype();
   request.a = x.raw();
@@ -236,6 +237,7 @@ void linear(const Tensor& x, const Tensor& weights, const Tensor* bias, const Te
   request.m = out.dim(0);
   request.n = out.dim(1);
   request.k = x.dim(1);
+  request.chain = recurrent ? recurrent_chain : 0;
   request.bias = bias;
   multiply(request, queue_of(context));
 }

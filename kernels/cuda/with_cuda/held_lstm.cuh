@@ -23,19 +23,10 @@ class HeldLstm {
   MILLRACE_DEVICE HeldLstm(const LstmArguments& arguments, Warp& warp)
       : a_(arguments), warp_(warp), meet_(arguments.group, warp), clock_(warp) {
     const int blocks = a_.group.blocks, rank = meet_.rank();
-    blocks_ = warp.kept(blocks);
-    staged_ = warp.kept(a_.staged);
-    hidden_ = warp.kept(a_.hidden);
-    has_bias_ = warp.kept(a_.bias != nullptr ? 1 : 0) != 0;
-    has_masks_ = warp.kept(a_.live != nullptr ? 1 : 0) != 0;
-    chains_ = warp.kept((a_.chunks + chain_chunks - 1) / chain_chunks);
+    chains_ = (a_.chunks + chain_chunks - 1) / chain_chunks;
     first_chunk_ = static_cast<int>(std::int64_t{a_.chunks} * rank / blocks);
     own_chunks_ = static_cast<int>(std::int64_t{a_.chunks} * (rank + 1) / blocks) - first_chunk_;
     units_ = 2 * own_chunks_;
-    pairs_ = warp.kept(units_ * chains_);
-    MILLRACE_UNROLLED for (int i = 0; i < HELD; ++i) of_chain_[i] =
-        warp.kept((warp.warp() + i * warps) % chains_ * chain_chunks * state_bytes);
-    next_chain_ = warp.kept((warp.warp() + HELD * warps) % chains_);
     most_tiles_ = (a_.tiles + a_.group.groups - 1) / a_.group.groups;
     own_tiles_ = (a_.tiles - meet_.group() + a_.group.groups - 1) / a_.group.groups;
     const HeldParts parts = held_parts(a_.hidden, blocks, most_tiles_, a_.staged, HELD * warps);
@@ -55,11 +46,16 @@ class HeldLstm {
   }
 
   MILLRACE_DEVICE void run() {
+    prepare();
+    warp_.cluster_arrive();
+    warp_.cluster_wait();
     if (meet_.computes()) {
       warp_.more_registers();
-      begin();
-      warp_.cluster_arrive();
-      warp_.cluster_wait();
+      settle();
+      load_weights();
+      load_states();
+      clear_rest();
+      meet_helpers();
       for (; step_ < steps_; ++step_) take();
       meet_helpers();
       clock_.store(warp_, a_.phases);
@@ -67,16 +63,16 @@ class HeldLstm {
     } else {
       warp_.fewer_registers();
       helper_ = warp_.warp() - warps - 1;
-      if (helper_ < 0)
-        publish();
-      else
+      if (helper_ >= 0)
         help();
+      else if (a_.group.watermark != nullptr)
+        meet_.publish_told(told_);
     }
   }
 
  private:
   static constexpr int chunk_k = Arithmetic<T>::chunk;
-  static constexpr int chain_chunks = Arithmetic<T>::chain / chunk_k;
+  static constexpr int chain_chunks = recurrent_chain / chunk_k;
   static constexpr int chunk_words = static_cast<int>(lstm_weight_bytes) / 16;  // of a unit block's weights
   static constexpr int state_bytes = static_cast<int>(lstm_state_bytes);
   static constexpr int helpers = 3;
@@ -88,8 +84,8 @@ class HeldLstm {
   using Sums = PerLane<ProductSums<4, TILES>>;
 
   /// Blocks store h to each other's shared memory, or to global memory.
-  MILLRACE_DEVICE bool shares() const { return !GRID && blocks_ > 1; }
-  /// Before the pointwise part of a step, and behind the last one.
+  MILLRACE_DEVICE bool shares() const { return !GRID && a_.group.blocks > 1; }
+  /// Before the first step, before the pointwise part of each, and behind the last one.
   MILLRACE_DEVICE void meet_helpers() const { warp_.sync_with_helpers(warps + helpers); }
   MILLRACE_DEVICE std::byte* arrivals_of(int step) const { return arrivals_ + (step & 1) * 8; }
   /// Bytes of h that other blocks store here for each step: of all tiles, whether or not they still live.
@@ -127,13 +123,12 @@ class HeldLstm {
 
   // ---- Before the first step ----
 
-  MILLRACE_DEVICE void begin() {
-    load_weights();
-    clear_states();
-    meet_.sync();
-    load_states();
-    clear_rest();
+  /// What must be done before other blocks store anything here. What k lacks is zeros in h, and stays so.
+  MILLRACE_DEVICE void prepare() const {
+    const int count = 2 * most_tiles_ * to_next_tile_ / 16;
     warp_.each_lane([&](int lane) {
+      for (int i = warp_.warp() * warp_lanes + lane; i < count; i += (warps + publishing) * warp_lanes)
+        reinterpret_cast<Words4*>(states_)[i] = Words4{};
       if (warp_.warp() > 0 || lane > 0) return;
       store_release_block(told_, 0);
       if (!shares()) return;
@@ -145,8 +140,37 @@ class HeldLstm {
   /// Weights of a pair, and zeros where the matrix ends.
   MILLRACE_DEVICE Words4 weights_of(int pair, int chunk, int gates, int lane) const {
     const int unit = first_chunk_ * 2 + pair / chains_, k = pair % chains_ * chain_chunks + chunk;
-    if (pair >= pairs_ || unit >= a_.unit_blocks || k >= a_.chunks) return Words4{};
+    if (pair >= units_ * chains_ || unit >= a_.unit_blocks || k >= a_.chunks) return Words4{};
     return reinterpret_cast<const Words4*>(a_.weights)[(std::int64_t{unit} * a_.chunks + k) * chunk_words + gates * warp_lanes + lane];
+  }
+  /// What the steps need again and again stays in registers of the computing warps, whatever the others have room for.
+  MILLRACE_DEVICE void settle() {
+    blocks_ = warp_.kept(a_.group.blocks);
+    staged_ = warp_.kept(a_.staged);
+    hidden_ = warp_.kept(a_.hidden);
+    has_bias_ = warp_.kept(a_.bias != nullptr ? 1 : 0) != 0;
+    has_masks_ = warp_.kept(a_.live != nullptr ? 1 : 0) != 0;
+    pairs_ = warp_.kept(units_ * chains_);
+    MILLRACE_UNROLLED for (int i = 0; i < HELD; ++i) of_chain_[i] =
+        warp_.kept((warp_.warp() + i * warps) % chains_ * chain_chunks * state_bytes);
+    next_chain_ = warp_.kept((warp_.warp() + HELD * warps) % chains_);
+    chains_ = warp_.kept(chains_);
+    first_chunk_ = warp_.kept(first_chunk_);
+    own_chunks_ = warp_.kept(own_chunks_);
+    units_ = warp_.kept(units_);
+    most_tiles_ = warp_.kept(most_tiles_);
+    own_tiles_ = warp_.kept(own_tiles_);
+    to_next_row_ = warp_.kept(to_next_row_);
+    to_next_tile_ = warp_.kept(to_next_tile_);
+    steps_ = warp_.kept(steps_);
+    sums_ = warp_.kept(sums_);
+    addends_ = warp_.kept(addends_);
+    cells_ = warp_.kept(cells_);
+    bias_ = warp_.kept(bias_);
+    states_ = warp_.kept(states_);
+    arrivals_ = warp_.kept(arrivals_);
+    counts_ = warp_.kept(counts_);
+    masks_ = warp_.kept(masks_);
   }
   MILLRACE_DEVICE void load_weights() {
     MILLRACE_UNROLLED for (int i = 0; i < HELD; ++i) MILLRACE_UNROLLED for (int chunk = 0; chunk < chain_chunks; ++chunk)
@@ -173,10 +197,6 @@ class HeldLstm {
     });
   }
 
-  /// What k lacks is zeros, and stays so.
-  MILLRACE_DEVICE void clear_states() const {
-    each(2 * most_tiles_ * to_next_tile_ / 16, [&](int i) { reinterpret_cast<Words4*>(states_)[i] = Words4{}; });
-  }
   MILLRACE_DEVICE void load_states() const {
     if (steps_ == 0) return;
     const auto rows = static_cast<int>(a_.offsets[1] - a_.offsets[0]);
@@ -415,11 +435,6 @@ class HeldLstm {
 
   // ---- Beside the computing warps ----
 
-  MILLRACE_DEVICE void publish() {
-    warp_.cluster_arrive();
-    warp_.cluster_wait();
-    if (a_.group.watermark != nullptr) meet_.publish_told(told_);
-  }
   MILLRACE_DEVICE void help() {
     if (helper_ == 0)
       warp_.each_lane([&](int lane) {
@@ -427,8 +442,7 @@ class HeldLstm {
       });
     bring(0, 0, *offset(0), *offset(1));
     bring(1, 1, *offset(1), *offset(2));
-    warp_.cluster_arrive();
-    warp_.cluster_wait();
+    meet_helpers();
     int until_told = a_.group.published;
     for (int ring = 2; step_ < steps_; ++step_, ring = next_ring(ring)) {
       warp_.copies_wait();

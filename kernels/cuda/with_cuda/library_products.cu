@@ -425,6 +425,7 @@ bool is_turned_off() {
 bool multiply_by_library(const ProductRequest& request, const Queue& queue) {
   if (queue.context == nullptr || !queue.context->library_products || !is_for_library(request)) return false;
   if (request.dtype == DType::f32 && uses_tf32(queue)) return false;  // another arithmetic, which no probe compares
+  if (request.chain > 0 && request.k > request.chain) return false;
   const std::lock_guard lock(queue.context->mutex);
   if (queue.context->products == nullptr) {
     if (queue.recording != nullptr || request.m * request.n * request.k < least_work || is_turned_off()) return false;
@@ -447,7 +448,7 @@ std::vector<std::string> library_products(Device& device) {
 }
 
 std::vector<std::string> cuda_arithmetic_ids() {
-  return {"f64 and f32: a chain of fused multiply-adds, k 512, as on the CPU", "f16 and bf16: mma.m16n8k16, k 128",
+  return {"f64 and f32: a chain of fused multiply-adds, k 512, as on the CPU", "f16 and bf16: mma.m16n8k16 (h·R of LSTM cells: k 128)",
           "f32 with --tf32 (CudaOptions::tf32): mma.m16n8k8 tf32, k 128",
           "functions of f16 and bf16 LSTM cells: pointwise.approx, by ex2.approx and rcp.approx"};
 }

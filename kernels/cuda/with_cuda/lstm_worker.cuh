@@ -49,7 +49,7 @@ class LstmWorker : public StepWorker<LstmWorker<T, TILES, USUAL, TIMED>, TILES, 
   using Steps::each, Steps::each_row, Steps::first_, Steps::first_unit_, Steps::group_, Steps::live_, Steps::meet_, Steps::rank_,
       Steps::rows_of, Steps::slot_of, Steps::step_, Steps::tiles_, Steps::units_, Steps::warp_, Steps::lap;
   using typename Steps::Task;
-  using Chains = Product<T, 4, TILES>;
+  using Chains = Product<T, 4, TILES, Arithmetic<T>::by_mma ? recurrent_chain : Arithmetic<T>::chain>;
 
  public:
   static constexpr int stages = 1;

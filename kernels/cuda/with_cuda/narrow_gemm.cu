@@ -24,6 +24,7 @@ struct NarrowProduct {
   std::int64_t out_row, out_column, m, n, k;
   float alpha, beta;
   Elements<float> bias;          // of n elements, or null
+  std::int64_t chain;            // more than k where sums do not restart
   std::int64_t first_block = 0;  // of a launch: no grid has more than 2^31
 
   struct Sums {
@@ -48,14 +49,18 @@ struct NarrowProduct {
     PerLane<Sums> total, part;
     clear(warp, total);
     clear(warp, part);
+    std::int64_t closed = 0;
     for (std::int64_t begin = 0; begin < k; begin += tile_k) {
-      if (begin % Arithmetic<T>::chain == 0 && begin > 0) close(warp, begin == Arithmetic<T>::chain, total, part);
+      if (begin == closed + chain) {
+        close(warp, closed == 0, total, part);
+        closed = begin;
+      }
       warp.sync();
       stage(warp, tile, begin);
       warp.sync();
       multiply(warp, part, static_cast<int>(least_of<std::int64_t>(k - begin, tile_k)));
     }
-    close(warp, k <= Arithmetic<T>::chain, total, part);
+    close(warp, closed == 0, total, part);
     store(warp, tile, total);
   }
 
@@ -133,6 +138,12 @@ Elements<float> elements_at(const Tensor& x, std::int64_t offset) {
   return {static_cast<std::byte*>(x.raw_mutable()) + offset * static_cast<std::int64_t>(size_of(x.dtype())), x.dtype()};
 }
 
+template <class T>
+std::int64_t chain_of(const ProductRequest& of) {
+  const std::int64_t own = Arithmetic<T>::chain > 0 ? Arithmetic<T>::chain : of.chain;
+  return own > 0 ? own : std::numeric_limits<std::int64_t>::max() / 2;
+}
+
 /// By tiles that few rows would leave empty, and few tiles multiprocessors; false where the matrices do not lie for it.
 template <class T>
 bool multiply_wide(const ProductRequest& of, const Queue& queue) {
@@ -157,7 +168,8 @@ bool multiply_wide(const ProductRequest& of, const Queue& queue) {
                       of.k,
                       static_cast<float>(of.alpha),
                       static_cast<float>(of.beta),
-                      of.bias == nullptr ? Elements<float>{} : elements_at(*of.bias, of.bias_offset)};
+                      of.bias == nullptr ? Elements<float>{} : elements_at(*of.bias, of.bias_offset),
+                      chain_of<T>(of)};
   if (kernel.blocks() < queue.multiprocessors / 2 || kernel.blocks() > std::numeric_limits<int>::max()) return false;
   run_grid(queue, {static_cast<int>(kernel.blocks()), Kernel::warps, 1, false, Kernel::shared_bytes}, kernel);
   return true;
@@ -182,7 +194,8 @@ void multiply(const ProductRequest& of, const Queue& queue) {
                           of.k,
                           static_cast<float>(of.alpha),
                           static_cast<float>(of.beta),
-                          of.bias == nullptr ? Elements<float>{} : elements_at(*of.bias, of.bias_offset)};
+                          of.bias == nullptr ? Elements<float>{} : elements_at(*of.bias, of.bias_offset),
+                          chain_of<T>(of)};
   constexpr std::int64_t most = std::numeric_limits<int>::max();
   const std::int64_t blocks = kernel.blocks();
   for (; kernel.first_block < blocks; kernel.first_block += most)

@@ -20,6 +20,7 @@ struct ProductRequest {
   std::int64_t out_offset = 0, out_row = 0, out_column = 0;
   std::int64_t m = 0, n = 0, k = 0;
   double alpha = 1, beta = 0;
+  std::int64_t chain = 0;  ///< of f16 and bf16: k from one restart of a sum to the next; 0: there is none
   const Tensor* bias = nullptr;
   std::int64_t bias_offset = 0;
 

@@ -27,6 +27,7 @@ struct WideNarrowProduct {
   std::int64_t out_row, out_column, m, n, k;
   float alpha, beta;
   Elements<float> bias;  // of n elements, or null
+  std::int64_t chain;    // more than k where sums do not restart
 
   MILLRACE_HD static std::int64_t tiles(std::int64_t extent) { return (extent + tile - 1) / tile; }
   std::int64_t blocks() const { return tiles(m) * tiles(n); }
@@ -41,15 +42,19 @@ struct WideNarrowProduct {
     stage(warp, 0, next);
     warp.sync();
     int side = 0;
+    std::int64_t closed = 0;
     for (std::int64_t begin = 0; begin < k; begin += depth, side = 1 - side) {
       const bool more = begin + depth < k;
-      if (begin % Arithmetic<T>::chain == 0 && begin > 0) close(warp, begin == Arithmetic<T>::chain, total, part);
+      if (begin == closed + chain) {
+        close(warp, closed == 0, total, part);
+        closed = begin;
+      }
       if (more) fetch(warp, place, begin + depth, next);
       multiply(warp, side, part, static_cast<int>(least_of<std::int64_t>(k - begin, depth)));
       if (more) stage(warp, 1 - side, next);  // which all are through with since the last barrier
       warp.sync();
     }
-    close(warp, k <= Arithmetic<T>::chain, total, part);
+    close(warp, closed == 0, total, part);
     store(warp, place, total);
   }
 

@@ -96,7 +96,10 @@ class Warp {
   void relax() const { std::this_thread::yield(); }
   void doze() const { std::this_thread::yield(); }
   std::int64_t clock() const { return std::chrono::steady_clock::now().time_since_epoch().count(); }
-  int kept(int value) const { return value; }
+  template <class T>
+  T kept(T value) const {
+    return value;
+  }
   template <class T>
   T of_lane(const PerLane<T>& values, int lane) const {
     return values[lane];

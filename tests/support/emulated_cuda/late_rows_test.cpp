@@ -3,6 +3,7 @@
 #include <millrace/kernels/lstm_sequence.h>
 
 #include <cstring>
+#include <utility>
 
 #include <any_order.h>
 #include <doctest/doctest.h>
@@ -13,7 +14,7 @@ namespace millrace::testing {
 TEST_CASE("rows behind a watermark are written while the kernel goes on, however late warps are") {
   each_backend([](DeviceUnderTest& on) {
     Random random(1);
-    constexpr std::int64_t hidden = 16, rows = 11, steps = 12;
+    constexpr std::int64_t hidden = 40, rows = 11, steps = 12;
     LstmDesc desc;
     desc.hidden = hidden;
     desc.dtype = DType::f16;
@@ -34,12 +35,16 @@ TEST_CASE("rows behind a watermark are written while the kernel goes on, however
       run(plan, packed, made, on.stream(), &schedule);
       return made;
     };
-    for (const LstmSchedule::Group group : {LstmSchedule::Group::block, LstmSchedule::Group::cluster, LstmSchedule::Group::grid}) {
+    using Group = LstmSchedule::Group;
+    for (const auto& [group, held] :
+         {std::pair{Group::block, 0}, {Group::cluster, 0}, {Group::grid, 0}, {Group::block, 1}, {Group::cluster, 1}, {Group::grid, 2}}) {
       LstmSchedule schedule;
       schedule.group = group;
-      schedule.blocks = group == LstmSchedule::Group::block ? 1 : 2;
-      schedule.warps = 4;
-      schedule.staged = 2;
+      schedule.blocks = group == Group::block ? 1 : 2;
+      schedule.held = held;
+      schedule.groups = held > 0 ? 2 : 1;
+      schedule.warps = held > 0 ? 8 : 4;
+      schedule.staged = held > 0 ? 1 : 2;
       schedule.step_ns = 1e6;  // each step is published alone
       INFO(schedule.to_string());
       const LstmSequenceRows all = start(schedule);
