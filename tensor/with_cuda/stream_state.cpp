@@ -35,6 +35,12 @@ cudaError_t queried(cudaStream_t stream) {
   return code;
 }
 
+cudaError_t queried(cudaEvent_t event) {
+  const cudaError_t code = cudaEventQuery(event);
+  if (code == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
+  return code;
+}
+
 std::exception_ptr fault_error(std::uint64_t word, const Queue& queue) {
   const auto name = queue.context == nullptr ? nullptr : queue.context->fault_name.load(std::memory_order_relaxed);
   const std::string start =
@@ -122,11 +128,12 @@ void StreamState::expect(std::uint64_t value) {
   prune();
   Mark made;
   // An error shows at the next wait.
-  if (record(made) == cudaSuccess) points_.push_back(made);
+  if (record(made, false) == cudaSuccess) points_.push_back(made);
 }
 
-/// An event where the stream is now, and the device's word that it got there.
-cudaError_t StreamState::record(Mark& made) {
+/// An event where the stream is now. `word`: and the device's word that it got there, which the host sees without asking the driver, and which
+/// costs the stream some 20 µs (an H100): for those that a host waits for, not for other streams.
+cudaError_t StreamState::record(Mark& made, bool word) {
   const OnDevice here(queue_.device);
   made.value = handed();
   cudaError_t code = cudaSuccess;
@@ -136,9 +143,10 @@ cudaError_t StreamState::record(Mark& made) {
     made.event = spare_.back();
     spare_.pop_back();
   }
-  if (code == cudaSuccess && has_word_ && write_value() != nullptr) {  // the driver's codes are the runtime's
+  if (word && code == cudaSuccess && has_word_ && write_value() != nullptr) {  // the driver's codes are the runtime's
     code = static_cast<cudaError_t>(write_value()(queue_.stream, reinterpret_cast<CUdeviceptr>(progress_on_device_), made.value, 0));
     has_word_ = code != cudaErrorNotSupported;
+    made.word = has_word_;
     if (!has_word_) code = cudaSuccess;
   }
   if (code == cudaSuccess) code = cudaEventRecord(made.event, queue_.stream);
@@ -161,7 +169,7 @@ cudaError_t StreamState::mark(std::uint64_t value) {
   const Mark* found = recorded(value);
   Mark made;
   if (found == nullptr) {
-    const cudaError_t code = record(made);
+    const cudaError_t code = record(made, true);
     if (code != cudaSuccess) return code;
   } else {
     made = *found;
@@ -176,7 +184,7 @@ cudaError_t StreamState::mark(std::uint64_t value) {
 /// Drops marks without a waiter: reached ones, and the oldest of many.
 void StreamState::prune() {
   constexpr std::size_t most_points = 256;
-  const std::uint64_t seen = std::atomic_ref(*progress_).load(std::memory_order_acquire);
+  const std::uint64_t seen = std::max(timeline_->reached(), std::atomic_ref(*progress_).load(std::memory_order_acquire));
   while (!points_.empty() && (points_.front().value <= seen || points_.size() >= most_points)) {
     spare_.push_back(points_.front().event);
     points_.pop_front();
@@ -198,7 +206,7 @@ bool StreamState::order(std::uint64_t value, cudaStream_t other, int other_devic
     if (found == nullptr) {
       prune();
       Mark made;
-      code = record(made);
+      code = record(made, false);
       if (code == cudaSuccess) found = &points_.emplace_back(made);
     }
     if (code == cudaSuccess) {
@@ -427,9 +435,11 @@ StreamState::Mark StreamState::oldest_mark() const {
 
 bool StreamState::look() {
   const bool progress = look_at_watermarks();
-  const std::uint64_t seen = std::atomic_ref(*progress_).load(std::memory_order_acquire);
+  std::uint64_t seen = std::atomic_ref(*progress_).load(std::memory_order_acquire);
   {
     const std::lock_guard lock(mutex_);
+    if (!marks_.empty() && !marks_.front().word && marks_.front().value > seen && queried(marks_.front().event) == cudaSuccess)
+      seen = marks_.front().value;
     if (!doom_ && (marks_.empty() || marks_.front().value > seen)) return progress;
   }
   reach(seen);

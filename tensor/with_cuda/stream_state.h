@@ -96,6 +96,7 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   struct Mark {
     std::uint64_t value = 0;
     cudaEvent_t event = nullptr;
+    bool word = false;  ///< the device's word tells of it too
   };
   /// Whether there is anything to look for.
   bool in_flight() const;
@@ -125,7 +126,7 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   };
 
   /// These are called with the mutex held.
-  cudaError_t record(Mark& made);
+  cudaError_t record(Mark& made, bool word);
   const Mark* recorded(std::uint64_t value) const;
   cudaError_t mark(std::uint64_t value);
   void prune();

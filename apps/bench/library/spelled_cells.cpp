@@ -8,6 +8,7 @@
 #include <bench/library/lstm_problem.h>
 #include <millrace/kernels/cast.h>
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/tensor/device.h>
 
 namespace millrace::bench {
 namespace {

@@ -22,6 +22,12 @@ struct StepArguments {
   std::int64_t* phases;  ///< of a kernel that takes the time: [step_phases] sums of cycles, of the first warp of the first block
   GroupArguments group;
   int tiles, staged;
+
+  MILLRACE_DEVICE std::int64_t slot_of(int row) const { return slots == nullptr ? row : slots[row]; }
+  /// Of a row of the step whose rows begin there.
+  MILLRACE_DEVICE std::int64_t place_from(std::int64_t begin, int row) const {
+    return begin + (places == nullptr ? row : places[begin + row]);
+  }
 };
 
 /// The time since the phase before, where a kernel takes it.
@@ -122,13 +128,10 @@ class StepWorker {
   MILLRACE_DEVICE int tasks_of(int count) const { return units_ * ((count + TILES - 1) / TILES); }
 
   MILLRACE_DEVICE int rows_of(int step) const { return static_cast<int>(steps_.offsets[step + 1] - steps_.offsets[step]); }
-  MILLRACE_DEVICE std::int64_t slot_of(int row) const { return steps_.slots == nullptr ? row : steps_.slots[row]; }
-  MILLRACE_DEVICE std::int64_t place_from(std::int64_t begin, int row) const {
-    return begin + (steps_.places == nullptr ? row : steps_.places[begin + row]);
-  }
+  MILLRACE_DEVICE std::int64_t slot_of(int row) const { return steps_.slot_of(row); }
   /// Of a row of this step.
-  MILLRACE_DEVICE std::int64_t place_of(int row) const { return place_from(begin_, row); }
-  MILLRACE_DEVICE std::int64_t place_before(int row) const { return place_from(steps_.offsets[step_ - 1], row); }
+  MILLRACE_DEVICE std::int64_t place_of(int row) const { return steps_.place_from(begin_, row); }
+  MILLRACE_DEVICE std::int64_t place_before(int row) const { return steps_.place_from(steps_.offsets[step_ - 1], row); }
 
   /// f(i) for each i below `count`, dealt to the lanes of the block.
   template <class F>

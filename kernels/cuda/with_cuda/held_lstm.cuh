@@ -54,7 +54,7 @@ class HeldLstm {
       settle();
       load_weights();
       load_states();
-      clear_rest();
+      clear_rest<T>(a_, warp_);
       meet_helpers();
       for (; step_ < steps_; ++step_) take();
       meet_helpers();
@@ -91,10 +91,6 @@ class HeldLstm {
   /// Bytes of h that other blocks store here for each step: of all tiles, whether or not they still live.
   MILLRACE_DEVICE int arriving() const { return (a_.chunks - own_chunks_) * state_bytes * own_tiles_; }
   MILLRACE_DEVICE const std::int64_t* offset(int step) const { return a_.offsets + (step < a_.group.steps ? step : a_.group.steps); }
-  MILLRACE_DEVICE std::int64_t slot_of(int row) const { return a_.slots == nullptr ? row : a_.slots[row]; }
-  MILLRACE_DEVICE std::int64_t place_from(std::int64_t begin, int row) const {
-    return begin + (a_.places == nullptr ? row : a_.places[begin + row]);
-  }
   MILLRACE_DEVICE int tile_of(int own) const { return meet_.group() + own * a_.group.groups; }
   MILLRACE_DEVICE std::byte* state(int step, int tile) const { return states_ + ((step & 1) * most_tiles_ + tile) * to_next_tile_; }
   /// c of 64 units and rows, two of it as of h: [row % 2][unit][row / 2].
@@ -205,28 +201,14 @@ class HeldLstm {
         const int row = tile_of(tile) * 8 + i / a_.hidden, unit = i % a_.hidden;
         if (row < rows)
           reinterpret_cast<T*>(state(0, tile))[factor_place<T>(unit, row % 8)] =
-              static_cast<const T*>(a_.h)[slot_of(row) * a_.h_row + unit];
+              static_cast<const T*>(a_.h)[a_.slot_of(row) * a_.h_row + unit];
       });
       for (int unit = 0; unit < units_; ++unit)
         each(64, [&](int i) {
           const int row = tile_of(tile) * 8 + i % 4 * 2 + i / 32, own = first_chunk_ * chunk_k + unit * 8 + i % 32 / 4;
-          cells(0, unit, tile)[i] = row < rows && own < a_.hidden ? a_.c.get(slot_of(row) * a_.c_row + own) : 0.0f;
+          cells(0, unit, tile)[i] = row < rows && own < a_.hidden ? a_.c.get(a_.slot_of(row) * a_.c_row + own) : 0.0f;
         });
     }
-  }
-
-  /// Rows that the steps might have had are zeros: what follows in a graph goes through all that there is room for.
-  MILLRACE_DEVICE void clear_rest() const {
-    const std::int64_t begin = a_.offsets[a_.group.steps];
-    const std::int64_t count = (a_.rows_room - begin) * a_.hidden;
-    const std::int64_t apart = std::int64_t{a_.group.blocks} * a_.group.groups * warps * warp_lanes;
-    warp_.each_lane([&](int lane) {
-      for (std::int64_t i = (std::int64_t{warp_.block()} * warps + warp_.warp()) * warp_lanes + lane; i < count; i += apart) {
-        const std::int64_t row = begin + i / a_.hidden;
-        static_cast<T*>(a_.y)[row * a_.y_row + i % a_.hidden] = T{};
-        if (a_.c_steps.data != nullptr) a_.c_steps.set(row * a_.c_steps_row + i % a_.hidden, 0);
-      }
-    });
   }
 
   // ---- A step ----
@@ -496,7 +478,7 @@ class HeldLstm {
     PerLane<std::int64_t> places;
     warp_.each_lane([&](int lane) {
       const int row = tile_of(tile) * 8 + lane % 8;
-      places[lane] = row < rows ? place_from(begin, row) : 0;
+      places[lane] = row < rows ? a_.place_from(begin, row) : 0;
       if (a_.live != nullptr && helper_ == 0 && lane < 8 && row < rows) mask(ring, tile)[lane] = a_.live[places[lane]];
     });
     const int apart = a_.wide_copies ? 4 : 1;  // floats
@@ -538,12 +520,12 @@ class HeldLstm {
       const int within = lane / 4, row = tile_of(tile) * 8 + within;
       if (row >= rows) return;
       const int unit = (first_chunk_ + chunk) * chunk_k + lane % 4 * 2;
-      const std::int64_t at = place_from(begin, row);
+      const std::int64_t at = a_.place_from(begin, row);
       const Words2 words = from[lane];
       T* const y = static_cast<T*>(a_.y) + at * a_.y_row + unit;
       MILLRACE_UNROLLED for (int half = 0; half < 2; ++half) put_two(y + half * 8, words.at[half], unit + half * 8);
       if (!all && row < next) return;
-      const std::int64_t slot = slot_of(row);
+      const std::int64_t slot = a_.slot_of(row);
       MILLRACE_UNROLLED for (int half = 0; half < 2; ++half) {
         const float* const c = cells(step + 1, chunk * 2 + half, tile) + within % 2 * warp_lanes + within / 2;
         MILLRACE_UNROLLED for (int i = 0; i < 2; ++i) {

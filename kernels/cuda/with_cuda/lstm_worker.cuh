@@ -25,6 +25,21 @@ struct LstmArguments : StepArguments {
   LstmFunctions<float> functions;
 };
 
+/// Rows that the steps might have had are zeros: what follows in a graph goes through all that there is room for. By all computing warps.
+template <class T>
+MILLRACE_DEVICE void clear_rest(const LstmArguments& a, const Warp& warp) {
+  const std::int64_t begin = a.offsets[a.group.steps];
+  const std::int64_t count = (a.rows_room - begin) * a.hidden;
+  const std::int64_t apart = std::int64_t{a.group.blocks} * a.group.groups * a.group.warps * warp_lanes;
+  warp.each_lane([&](int lane) {
+    for (std::int64_t i = (std::int64_t{warp.block()} * a.group.warps + warp.warp()) * warp_lanes + lane; i < count; i += apart) {
+      const std::int64_t row = begin + i / a.hidden;
+      static_cast<T*>(a.y)[row * a.y_row + i % a.hidden] = T{};
+      if (a.c_steps.data != nullptr) a.c_steps.set(row * a.c_steps_row + i % a.hidden, 0);
+    }
+  });
+}
+
 /// Addends of the sums of one product: asked for before the blocks meet.
 template <int TILES>
 struct LstmAddends {
@@ -74,7 +89,7 @@ class LstmWorker : public StepWorker<LstmWorker<T, TILES, USUAL, TIMED>, TILES, 
   MILLRACE_DEVICE void load() const {
     this->load_weights(a_.weights, warp_.shared(), a_.chunks, a_.resident, static_cast<int>(lstm_weight_bytes));
     load_states();
-    clear_rest();
+    clear_rest<T>(a_, warp_);
   }
   MILLRACE_DEVICE std::byte* exchanged(int side, int tile, int chunk) const {
     return a_.exchange + ((std::int64_t{side} * a_.tiles + tile) * a_.chunks + chunk) * lstm_state_bytes;
@@ -95,20 +110,6 @@ class LstmWorker : public StepWorker<LstmWorker<T, TILES, USUAL, TIMED>, TILES, 
               there ? factor_of<T>(static_cast<const Stored*>(a_.h)[slot_of(row) * a_.h_row + unit]) : T{};
           reinterpret_cast<T*>(exchanged(1, tile, 0))[place] = T{};
         });
-  }
-
-  /// Rows that the steps might have had are zeros: what follows in a graph goes through all that there is room for.
-  MILLRACE_DEVICE void clear_rest() const {
-    const std::int64_t begin = a_.offsets[a_.group.steps];
-    const std::int64_t count = (a_.rows_room - begin) * a_.hidden;
-    const std::int64_t apart = std::int64_t{a_.group.blocks} * a_.group.groups * a_.group.warps * warp_lanes;
-    warp_.each_lane([&](int lane) {
-      for (std::int64_t i = (std::int64_t{warp_.block()} * a_.group.warps + warp_.warp()) * warp_lanes + lane; i < count; i += apart) {
-        const std::int64_t row = begin + i / a_.hidden;
-        static_cast<T*>(a_.y)[row * a_.y_row + i % a_.hidden] = T{};
-        if (a_.c_steps.data != nullptr) a_.c_steps.set(row * a_.c_steps_row + i % a_.hidden, 0);
-      }
-    });
   }
 
   // ---- A step ----
