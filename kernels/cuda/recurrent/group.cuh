@@ -13,27 +13,27 @@
 namespace millrace::cuda {
 
 struct GroupArguments {
-  std::uint32_t* words;  ///< a line for each group (`apart`: block), of arrivals and closed steps; then the number of those that have ended
+  std::uint32_t*
+      words;  ///< a line for each group (those apart: each block), of arrivals and closed steps; then the number of those that have ended
   std::uint64_t* watermark;  ///< or null
   std::uint64_t done_before;
   int kind;  ///< 0: a block alone; 1: a cluster; 2: blocks of a cooperative grid
   int blocks, groups, warps;
   int steps;
   int published;  ///< steps that are closed together
-  bool apart;     ///< each block says which steps it has closed, on a line of its own, and by its publishing warp
 };
 
 inline constexpr int words_a_line = 32;
 /// Of `words`.
 MILLRACE_HD constexpr std::int64_t group_words(int lines) { return std::int64_t{lines} * words_a_line + 1; }
 
+/// `APART`: each block says which steps it has closed, on a line of its own, and by its publishing warp.
+template <bool APART = false>
 class Group {
  public:
   MILLRACE_DEVICE Group(const GroupArguments& arguments, Warp& warp) : a_(arguments), warp_(warp) {
     group_ = warp.block() / a_.blocks;
     rank_ = warp.block() % a_.blocks;
-    lines_ = a_.apart ? a_.groups * a_.blocks : a_.groups;
-    line_ = a_.apart ? warp.block() : group_;
   }
   MILLRACE_DEVICE int group() const { return group_; }
   MILLRACE_DEVICE int rank() const { return rank_; }
@@ -92,7 +92,7 @@ class Group {
     while (closed(group_) != all) warp_.doze();
     end(all);
   }
-  /// The same where blocks are `apart`. `told`: a word of shared memory, to which the computing warps of the block store how many steps they have closed.
+  /// The same of blocks apart. `told`: a word of shared memory, to which the computing warps of the block store how many steps they have closed.
   MILLRACE_DEVICE void publish_told(const std::uint32_t* told) {
     std::uint32_t done = 0, mine = 0;
     const auto all = static_cast<std::uint32_t>(a_.steps);
@@ -102,22 +102,24 @@ class Group {
       if (const std::uint32_t now = warp_.least(found); now > mine) {
         mine = now;
         warp_.each_lane([&](int lane) {
-          if (lane == 0) store_release(line(line_) + 1, mine);
+          if (lane == 0) store_release(line(own_line()) + 1, mine);
         });
       }
-      if (line_ == 0) done = publish_least(done);
+      if (own_line() == 0) done = publish_least(done);
       if (mine != all) warp_.doze();
     }
     end(all);
   }
 
  private:
+  MILLRACE_DEVICE int lines() const { return APART ? a_.groups * a_.blocks : a_.groups; }
+  MILLRACE_DEVICE int own_line() const { return APART ? warp_.block() : group_; }
   MILLRACE_DEVICE std::uint32_t* line(int which) const { return a_.words + std::int64_t{which} * words_a_line; }
   /// The last to end stores the rest.
   MILLRACE_DEVICE void end(std::uint32_t all) const {
     warp_.each_lane([&](int lane) {
       if (lane > 0) return;
-      if (add_acquire_release(line(lines_), 1) + 1 == static_cast<std::uint32_t>(lines_))
+      if (add_acquire_release(line(lines()), 1) + 1 == static_cast<std::uint32_t>(lines()))
         store_release_system(a_.watermark, a_.done_before + all);
     });
   }
@@ -136,7 +138,7 @@ class Group {
     PerLane<std::uint32_t> found;
     warp_.each_lane([&](int lane) {
       found[lane] = static_cast<std::uint32_t>(a_.steps);
-      for (int i = lane; i < lines_; i += warp_lanes) {
+      for (int i = lane; i < lines(); i += warp_lanes) {
         const std::uint32_t one = load_acquire(line(i) + 1);
         if (one < found[lane]) found[lane] = one;
       }
@@ -151,7 +153,7 @@ class Group {
 
   const GroupArguments& a_;
   Warp& warp_;
-  int group_, rank_, line_, lines_;
+  int group_, rank_;
   std::uint32_t meetings_ = 0;
 };
 

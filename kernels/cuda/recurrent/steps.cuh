@@ -193,7 +193,7 @@ class StepWorker {
 
   const StepArguments& steps_;
   Warp& warp_;
-  Group meet_;
+  Group<> meet_;
   int all_units_, group_, rank_;
   int first_unit_, units_;   ///< unit blocks of this block
   int step_ = 0, live_ = 0;  ///< `live_`: rows of the step

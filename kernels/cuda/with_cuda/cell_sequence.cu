@@ -209,8 +209,7 @@ void cell_sequence(const CellPlan& plan, const CellKernel& kernel, const CellSch
              schedule.groups,
              schedule.warps,
              static_cast<int>(last - first),
-             published,
-             false};
+             published};
   a.exchange = static_cast<std::byte*>(exchange.raw_mutable());
   a.kept = static_cast<float*>(kept.raw_mutable());
   const Tensor offsets = uploaded(queue, {rows.offsets.begin() + first, rows.offsets.begin() + last + 1});

@@ -549,7 +549,7 @@ class HeldLstm {
 
   const LstmArguments& a_;
   Warp& warp_;
-  Group meet_;
+  Group<true> meet_;
   PhaseClock<TIMED> clock_;
   int blocks_, staged_, hidden_, pairs_, next_chain_, of_chain_[HELD];
   bool has_bias_, has_masks_;

@@ -65,10 +65,10 @@ namespace {
 struct Room {
   Tensor exchange, words;
 
-  Room(const LstmArguments& a, const Queue& queue)
-      : exchange(scratch(queue, DType::u8,
-                         DDim{a.group.apart && a.group.kind != 2 ? 0 : 2 * std::int64_t{a.tiles} * a.chunks * lstm_state_bytes})),
-        words(scratch(queue, DType::i32, DDim{group_words(a.group.apart ? a.group.groups * a.group.blocks : a.group.groups)})) {
+  /// `apart`: the blocks of a cluster hand h on themselves, and each block has a line of words.
+  Room(const LstmArguments& a, bool apart, const Queue& queue)
+      : exchange(scratch(queue, DType::u8, DDim{apart && a.group.kind != 2 ? 0 : 2 * std::int64_t{a.tiles} * a.chunks * lstm_state_bytes})),
+        words(scratch(queue, DType::i32, DDim{group_words(apart ? a.group.groups * a.group.blocks : a.group.groups)})) {
     each_index(queue, words.elements(), Zeros<std::uint32_t>{static_cast<std::uint32_t*>(words.raw_mutable())});
   }
 };
@@ -85,7 +85,6 @@ void describe(LstmArguments& a, const LstmDesc& desc, const LstmSchedule& schedu
   a.group.blocks = schedule.blocks;
   a.group.groups = schedule.groups;
   a.group.warps = schedule.warps;
-  a.group.apart = schedule.held > 0;
   a.ways = schedule.ways;
   a.staged = schedule.staged;
   a.resident = static_cast<int>(schedule.resident);
@@ -174,7 +173,7 @@ void lstm_sequence(const LstmDesc& desc, bool tf32, const LstmSchedule& schedule
   auto* const watermark = static_cast<CudaWatermark*>(rows.watermark.get());
   a.group.watermark = watermark == nullptr ? nullptr : watermark->word();
   a.group.done_before = (watermark == nullptr ? 0 : watermark->base()) + static_cast<std::uint64_t>(rows.steps_before + first);
-  const Room room(a, queue);
+  const Room room(a, schedule.held > 0, queue);
   a.exchange = static_cast<std::byte*>(room.exchange.raw_mutable());
   a.group.words = static_cast<std::uint32_t*>(room.words.raw_mutable());
   const Tensor offsets = rows.offsets_there ? *rows.offsets_there : from(queue, rows.offsets, first, last + 1);
