@@ -43,6 +43,7 @@ class HeldLstm {
     counts_ = reinterpret_cast<int*>(arrivals_ + 32);
     offsets_ = reinterpret_cast<std::int64_t*>(arrivals_ + 48);
     steps_ = own_steps();
+    rounds_ = steps_ == 1 ? 2 : steps_;
   }
 
   MILLRACE_DEVICE void run() {
@@ -57,6 +58,7 @@ class HeldLstm {
       clear_rest<T>(a_, warp_);
       meet_helpers();
       for (; step_ < steps_; ++step_) take();
+      if (steps_ == 1) receive(0);
       meet_helpers();
       clock_.store(warp_, a_.phases);
       meet_helpers();
@@ -129,7 +131,7 @@ class HeldLstm {
       store_release_block(told_, 0);
       if (!shares()) return;
       for (int i = 0; i < 2; ++i) warp_.arrivals_begin(arrivals_of(i));
-      for (int step = 1; step < 3 && step < steps_; ++step) warp_.arrivals_expect(arrivals_of(step), arriving());
+      for (int step = 1; step < 3 && step < rounds_; ++step) warp_.arrivals_expect(arrivals_of(step), arriving());
     });
   }
 
@@ -159,6 +161,7 @@ class HeldLstm {
     to_next_row_ = warp_.kept(to_next_row_);
     to_next_tile_ = warp_.kept(to_next_tile_);
     steps_ = warp_.kept(steps_);
+    rounds_ = warp_.kept(rounds_);
     sums_ = warp_.kept(sums_);
     addends_ = warp_.kept(addends_);
     cells_ = warp_.kept(cells_);
@@ -215,14 +218,7 @@ class HeldLstm {
 
   MILLRACE_DEVICE void take() {
     const int tiles = counts_[step_ & 3];
-    if (step_ > 0) {
-      if constexpr (GRID) {
-        meet_.wait();
-        fetch(tiles);
-      } else if (blocks_ > 1) {
-        warp_.arrivals_wait(arrivals_of(step_), ((step_ - 1) & 2) != 0);
-      }
-    }
+    if (step_ > 0) receive(tiles);
     clock_.lap(warp_, StepPhase::wait);
     for (int first = 0; first < tiles; first += staged_) {
       const int count = tiles - first < staged_ ? tiles - first : staged_;
@@ -240,7 +236,7 @@ class HeldLstm {
       clock_.lap(warp_, StepPhase::pointwise);
     }
     meet_.sync();
-    if (step_ + 1 < steps_) {
+    if (step_ + 1 < rounds_) {
       if constexpr (GRID)
         publish_states();
       else if (blocks_ > 1)
@@ -248,6 +244,16 @@ class HeldLstm {
     }
     ring_ = next_ring(ring_);
     clock_.lap(warp_, StepPhase::arrive);
+  }
+
+  /// The other blocks' h for this step.
+  MILLRACE_DEVICE void receive(int tiles) {
+    if constexpr (GRID) {
+      meet_.wait();
+      fetch(tiles);
+    } else if (blocks_ > 1) {
+      warp_.arrivals_wait(arrivals_of(step_), ((step_ - 1) & 2) != 0);
+    }
   }
 
   /// The sums of all pairs of a warp for `TILES` tiles of a slab.
@@ -400,7 +406,7 @@ class HeldLstm {
     }
     meet_.arrive();
   }
-  /// The other blocks' h of this step.
+  /// From global memory.
   MILLRACE_DEVICE void fetch(int tiles) const {
     const int own = first_chunk_ * 16, behind = own + own_chunks_ * 16;  // in pieces of 16 bytes
     for (int tile = 0; tile < tiles; ++tile) {
@@ -562,6 +568,9 @@ class HeldLstm {
   std::int64_t* offsets_;  // of eight steps, by step
   PerLane<Weights> held_;
   int steps_ = 0, step_ = 0, ring_ = 0, helper_ = 0;
+  /// How often h is handed on, and once more. Behind a step alone too: states may be given back to where they came from, and other blocks are through
+  /// with those only when their h is here.
+  int rounds_ = 0;
   int tiles_of_place_ = 0, unit_ = 0, tile_ = 0;  // of so many tiles, the first that this warp finishes
 };
 

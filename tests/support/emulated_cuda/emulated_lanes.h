@@ -67,6 +67,7 @@ class Warp {
   void cluster_wait() {
     of_cluster_.wait(std::move(*arrived_));
     arrived_.reset();
+    lag(10);  // blocks meet seldom, and may be many meetings of their warps apart
   }
   void cluster_leave() { of_cluster_.arrive_and_drop(); }
 
@@ -130,10 +131,10 @@ class Warp {
   }
   void draw() const { order_ = order_ * 0x5851F42D4C957F2Du + 0x14057B7EF767814Fu; }
   /// Where a test asks for it, some warps are late behind a meeting: who does not wait for what they still have to write misses it.
-  void lag() const {
+  void lag(int times = 1) const {
     if (const int microseconds = emulated::lateness.load(std::memory_order_relaxed); microseconds > 0) {
       draw();
-      if (order_ >> 61 == 0) std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
+      if (order_ >> 61 == 0) std::this_thread::sleep_for(std::chrono::microseconds(times * microseconds));
     }
   }
   int block_, warp_, warps_;
