@@ -14,7 +14,7 @@ constexpr std::int64_t lstm_chain(DType dtype, bool tf32) { return dtype == DTyp
 /// Whether sigmoids and hyperbolic tangents of an LSTM cell of this dtype are `pointwise.approx` (recurrent/approximate.cuh). Every kernel of a
 /// device that computes such cells asks here, so that backends have the same bits.
 constexpr bool lstm_approximates(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
-/// Sigmoids and hyperbolic tangents, gates of their own, no peepholes, no clipping: what most kernels are compiled for.
+/// Whether the cell has sigmoids and hyperbolic tangents, four gates, no peepholes and no clipping. Most kernels are compiled for such cells.
 inline bool has_usual_functions(const LstmDesc& desc) {
   return desc.gate.kind == Unary::sigmoid && desc.candidate.kind == Unary::tanh && desc.output.kind == Unary::tanh &&
          !desc.couple_input_forget && !desc.peepholes && !(desc.clip > 0);

@@ -3,8 +3,8 @@
 
 namespace millrace::cuda {
 
-/// Costs of a step of a recurrent kernel, in nanoseconds. Barriers, the exchange and what is said to be are measured on an H100; the rest is derived
-/// from its rates.
+/// Costs of a step of a recurrent kernel, in nanoseconds. Barriers, the exchange, `asking`, `product_start` and the costs of weights in
+/// registers are measured on an H100. The other costs are derived from its rates.
 struct RecurrentCosts {
   static constexpr double block = 40, cluster = 740, grid = 1300;
   static constexpr double asking = 900;        ///< until the loads of a step are under way: each waits for one before it
@@ -34,7 +34,8 @@ struct RecurrentCosts {
   /// chain; the barriers of a slab.
   static constexpr double held_pass = 180, one_pair = 290, two_pairs = 520, shared_pair = 95;
   static constexpr double one_row = 560, two_rows = 1000, held_chain = 60, held_slab = 120;
-  /// What is left of a step, where blocks hand h on: in a cluster, for each of its blocks and each tile; through global memory.
+  /// The exchange of h with its waits, in cycles: of a block alone; of a cluster, with a share for each block and each tile; through global memory,
+  /// with a share for each tile.
   static constexpr double held_block = 120, held_cluster = 450, held_peer = 20, held_cluster_tile = 480, held_grid = 3000,
                           held_grid_tile = 700;
 

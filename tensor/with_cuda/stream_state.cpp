@@ -131,8 +131,8 @@ void StreamState::expect(std::uint64_t value) {
   if (record(made, false) == cudaSuccess) points_.push_back(made);
 }
 
-/// An event where the stream is now. `word`: and the device's word that it got there, which the host sees without asking the driver, and which
-/// costs the stream some 20 µs (an H100): for those that a host waits for, not for other streams.
+/// Records an event where the stream is now. With `word`, the device also writes a word that the host reads without the driver. The word costs the
+/// stream some 20 µs on an H100, so only marks that the host waits for have one.
 cudaError_t StreamState::record(Mark& made, bool word) {
   const OnDevice here(queue_.device);
   made.value = handed();

@@ -14,8 +14,8 @@
 ///                                 tf32 (`cvt.rna`: to nearest, ties away from zero) as they are packed or staged
 ///
 /// A chain of k (tf32, and h·R: of 128 k), ascending, from +0; what k lacks to a multiple of the instruction's is zeros; then the sums of the chains,
-/// added ascending, each a rounded addition. One chain is what a library's kernels make of a product; several at once is what a step of an LSTM,
-/// whose rows are few, is made of. Bias, beta·c and the like are as in gemm.h, in f32. Every kernel that multiplies such operands on a device uses
+/// added ascending, each a rounded addition. The kernels of libraries have one chain. A step of an LSTM has few rows, so its
+/// h·R takes several chains at once. Bias, beta·c and the like are as in gemm.h, in f32. Every kernel that multiplies such operands on a device uses
 /// `mma` in this order, so that backends have the same bits.
 ///
 /// How the unit itself rounds within one step is its own; another device type may differ.

@@ -92,7 +92,7 @@ class Group {
     while (closed(group_) != all) warp_.doze();
     end(all);
   }
-  /// The same of blocks apart. `told`: a word of shared memory, to which the computing warps of the block store how many steps they have closed.
+  /// `publish` of a group of blocks apart. `told`: a word of shared memory, to which the computing warps of the block store how many steps they have closed.
   MILLRACE_DEVICE void publish_told(const std::uint32_t* told) {
     std::uint32_t done = 0, mine = 0;
     const auto all = static_cast<std::uint32_t>(a_.steps);
@@ -115,7 +115,7 @@ class Group {
   MILLRACE_DEVICE int lines() const { return APART ? a_.groups * a_.blocks : a_.groups; }
   MILLRACE_DEVICE int own_line() const { return APART ? warp_.block() : group_; }
   MILLRACE_DEVICE std::uint32_t* line(int which) const { return a_.words + std::int64_t{which} * words_a_line; }
-  /// The last to end stores the rest.
+  /// The last line to end stores the rest.
   MILLRACE_DEVICE void end(std::uint32_t all) const {
     warp_.each_lane([&](int lane) {
       if (lane > 0) return;

@@ -4,12 +4,12 @@
 #include <millrace/kernels/cuda/recurrent/group.cuh>
 #include <millrace/kernels/cuda/with_cuda/lstm_worker.cuh>
 
-/// The kernel of kernels/lstm_sequence.h whose weights do not move: warps hold them in registers, and what these lack lies in shared memory. The
+/// The kernel of kernels/lstm_sequence.h whose weights do not move: warps hold them in registers, and shared memory holds the rest of them. The
 /// blocks of a cluster hand h to each other's shared memory, so that no step waits for the second cache. f16 and bf16, the usual functions.
 ///
 /// A block has whole chunks of 16 units, which are two unit blocks of 8. A unit block has a *pair* with each chain of 128 k. Pairs are dealt to the
 /// computing warps, and each gives the sums of its chain to shared memory; the pointwise part of the block's units is dealt to these warps anew. Three
-/// warps beside them bring what is added to the sums, two steps ahead, and take what leaves the kernel; one more publishes.
+/// helper warps copy the addends of the sums to shared memory, two steps ahead, and store y, c and the last states. One more warp publishes.
 namespace millrace::cuda {
 
 /// `GRID`: the blocks of a group hand h on through global memory, else through the shared memory of a cluster.
@@ -121,7 +121,7 @@ class HeldLstm {
 
   // ---- Before the first step ----
 
-  /// What must be done before other blocks store anything here. What k lacks is zeros in h, and stays so.
+  /// Clears h and initializes the words, before other blocks of the cluster store anything here. The padding of k stays zero in all steps.
   MILLRACE_DEVICE void prepare() const {
     const int count = 2 * most_tiles_ * to_next_tile_ / 16;
     warp_.each_lane([&](int lane) {
@@ -141,7 +141,8 @@ class HeldLstm {
     if (pair >= units_ * chains_ || unit >= a_.unit_blocks || k >= a_.chunks) return Words4{};
     return reinterpret_cast<const Words4*>(a_.weights)[(std::int64_t{unit} * a_.chunks + k) * chunk_words + gates * warp_lanes + lane];
   }
-  /// What the steps need again and again stays in registers of the computing warps, whatever the others have room for.
+  /// Moves the numbers and addresses of every step to registers of the computing warps. The compiler spills them otherwise, since the helper warps
+  /// have fewer registers.
   MILLRACE_DEVICE void settle() {
     blocks_ = warp_.kept(a_.group.blocks);
     staged_ = warp_.kept(a_.staged);
@@ -338,8 +339,8 @@ class HeldLstm {
     float c[ROWS];
     T h[ROWS];
   };
-  /// `ROWS` rows of each lane, from row 2q + `which` of a tile on, of a unit block: from the sums to c and h. Rows that do not live give numbers that
-  /// nobody reads.
+  /// `ROWS` rows of each lane, from row 2q + `which` of a tile on, of a unit block: from the sums to c and h. The results of rows
+  /// that do not live are never read.
   template <int ROWS>
   MILLRACE_DEVICE void finish(int unit, int first, int tile, int which) const {
     const float* const sums = sums_ + (unit * chains_ * staged_ + tile) * 256 + which * warp_lanes;
@@ -459,8 +460,8 @@ class HeldLstm {
     });
   }
 
-  /// What `step` adds to the sums, its masks, how many tiles it has, and an offset of three steps later. One group of copies, whether or not there
-  /// are any.
+  /// Starts the copies of the addends of `step` and of an offset three steps later, and stores the masks and the number of tiles of `step`. Each call
+  /// ends one group of copies, which may be empty.
   MILLRACE_DEVICE void bring(int step, int ring, std::int64_t begin, std::int64_t end) const {
     if (helper_ == 0)
       warp_.each_lane([&](int lane) {
@@ -507,7 +508,7 @@ class HeldLstm {
     }
   }
 
-  /// h of a step, and c where it is wanted, to where they leave the kernel.
+  /// Stores y of a step, c of the step where it is wanted, and the last states of sequences that end.
   MILLRACE_DEVICE void put(int step) const {
     const std::int64_t begin = offsets_[step & 7], end = offsets_[(step + 1) & 7];
     const auto rows = static_cast<int>(end - begin), next = static_cast<int>(offsets_[(step + 2) & 7] - end);
@@ -568,8 +569,8 @@ class HeldLstm {
   std::int64_t* offsets_;  // of eight steps, by step
   PerLane<Weights> held_;
   int steps_ = 0, step_ = 0, ring_ = 0, helper_ = 0;
-  /// How often h is handed on, and once more. Behind a step alone too: states may be given back to where they came from, and other blocks are through
-  /// with those only when their h is here.
+  /// One more than the number of exchanges of h. A launch of one step has an exchange too: its states may be stored where they were read, and the h of
+  /// another block shows that this block has read them.
   int rounds_ = 0;
   int tiles_of_place_ = 0, unit_ = 0, tile_ = 0;  // of so many tiles, the first that this warp finishes
 };

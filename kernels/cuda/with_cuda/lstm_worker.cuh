@@ -25,7 +25,8 @@ struct LstmArguments : StepArguments {
   LstmFunctions<float> functions;
 };
 
-/// Rows that the steps might have had are zeros: what follows in a graph goes through all that there is room for. By all computing warps.
+/// Clears the rows of y and `c_steps` behind the last step, up to the room for them: kernels that follow in a graph read all of it. All computing
+/// warps call it.
 template <class T>
 MILLRACE_DEVICE void clear_rest(const LstmArguments& a, const Warp& warp) {
   const std::int64_t begin = a.offsets[a.group.steps];

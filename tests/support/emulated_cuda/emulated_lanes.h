@@ -71,7 +71,7 @@ class Warp {
   }
   void cluster_leave() { of_cluster_.arrive_and_drop(); }
 
-  // The word: bytes that are still to come (or, negative, that came before they were expected), whether they are expected, and the round.
+  // The word has the number of bytes still to come (negative: more came than were expected), a bit for whether they are expected, and the round.
   void arrivals_begin(std::byte* word) const { *reinterpret_cast<std::uint64_t*>(word) = 0; }
   void arrivals_expect(std::byte* word, int bytes) const { count_arrivals(word, bytes, true); }
   void arrivals_wait(std::byte* word, bool odd) const {
@@ -84,7 +84,7 @@ class Warp {
     count_arrivals(there + (word - shared_), -static_cast<int>(sizeof(Words4)), false);
   }
 
-  // Nothing is there before it is waited for.
+  // A copy writes its bytes when a lane waits for its group, so that a kernel that does not wait reads old bytes.
   void copy_16(std::byte* to, const std::byte* from) const { copies_.push_back({to, from, 16, copy_group_}); }
   void copy_8(std::byte* to, const std::byte* from) const { copies_.push_back({to, from, 8, copy_group_}); }
   void copy_4(std::byte* to, const std::byte* from) const { copies_.push_back({to, from, 4, copy_group_}); }
@@ -123,7 +123,7 @@ class Warp {
       after = expected == 1 && left == 0 ? (round + 1) << 33 : round << 33 | expected << 32 | left;
     } while (!all.compare_exchange_weak(before, after, std::memory_order_acq_rel));
   }
-  /// Those of the groups before `group`.
+  /// Finishes the copies of all groups before `group`.
   void finish_copies(int group) const {
     const auto last = std::find_if(copies_.begin(), copies_.end(), [&](const Copy& one) { return one.group >= group; });
     std::for_each(copies_.begin(), last, [](const Copy& one) { std::copy_n(one.from, one.bytes, one.to); });
