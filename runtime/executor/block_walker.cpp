@@ -129,7 +129,9 @@ task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, co
       for (std::size_t k = 1; k < op.inputs.size(); ++k) end->results.push_back(walker->state_->pending(op.inputs[k], scope));
       co_return true;
     }
-    if (walker->needs_task(op, *scope, *end)) {
+    if (op.kind == CompiledOp::Kind::while_loop && !appends_under_way(op, *end) && walker->loops_->run_at_once(op, scope)) {
+      // Its outputs are set.
+    } else if (walker->needs_task(op, *scope, *end)) {
       if (ops == nullptr) co_return false;
       walker->spawn_op(op, scope, *end, *ops, me);
       keep = true;

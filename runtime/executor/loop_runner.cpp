@@ -2,6 +2,8 @@
 #include <millrace/runtime/executor/loop_runner.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -19,7 +21,11 @@ class LoopRunner::Values final : public LoopValues {
   Values(const RunState& state, const RunPorts& ports, ScopePtr scope) : state_(state), ports_(ports), scope_(std::move(scope)) {}
 
   const Program& program() const override { return state_.program(); }
-  task<Value> value(VarId var) override { return state_.value_of(var, scope_); }
+  const Value* find(VarId var) override {
+    if (const Tensor* constant = state_.program().constant(var)) return &constants_.try_emplace(var, *constant).first->second;
+    return state_.find(var, *scope_);
+  }
+  task<void> wait(VarId var) override { return state_.wait_for(var, scope_); }
   const PreparedOp* maker(VarId var) const override {
     const std::vector<CompiledOp>& ops = state_.compiled().block(0).ops;
     const auto makes = [var](const CompiledOp& op) { return std::count(op.op->outputs.begin(), op.op->outputs.end(), var) > 0; };
@@ -35,7 +41,18 @@ class LoopRunner::Values final : public LoopValues {
   const RunState& state_;
   const RunPorts& ports_;
   ScopePtr scope_;
+  std::map<VarId, Value> constants_;
 };
+
+namespace {
+
+/// Whether the loop ends before its test says so.
+bool ends_early(const CompiledOp& op, std::int64_t iterations) {
+  const auto limit = op.op->attributes.get_or<std::int64_t>("max_trips", -1);
+  return limit >= 0 && iterations > limit;
+}
+
+}  // namespace
 
 LoopRunner::LoopRunner(std::shared_ptr<RunState> state, std::shared_ptr<RunPorts> ports)
     : state_(std::move(state)), ports_(std::move(ports)) {
@@ -110,9 +127,8 @@ task<std::unique_ptr<LoopRun>> LoopRunner::prepare(std::shared_ptr<LoopRunner> l
   const StreamRef stream = loops->stream_of(*op, *scope, *backend);
   LoopOperands operands = co_await await_operands(backend, &values, concurrent, stream);
   if (operands.iterations <= 0) co_return nullptr;
-  const std::int64_t limit = op->op->attributes.get_or<std::int64_t>("max_trips", -1);
-  if (limit >= 0 && operands.iterations > limit) {
-    *why = fmt::format("it is cut off after {} of {} iterations", limit, operands.iterations);
+  if (ends_early(*op, operands.iterations)) {
+    *why = fmt::format("it is cut off after {} of {} iterations", op->op->attributes.get<std::int64_t>("max_trips"), operands.iterations);
     co_return nullptr;
   }
   co_return backend->prepare(std::move(operands), stream, *why);
@@ -185,26 +201,59 @@ task<bool> LoopRunner::finish(std::shared_ptr<LoopRunner> loops, LoopBackend* ba
   const std::shared_ptr<LoopRun> run = std::move(given);
   const std::int64_t done = run->iterations_done();
   if (done == 0) co_return false;
-  RunState& state = *loops->state_;
-  const std::string& name = op->name;
   std::vector<SlotValue> last = run->finish();
-  loops->trace_slots(*run, name);
-  Values values(state, *loops->ports_, scope);
-  std::vector<Value> carried = co_await carried_behind(&run->form(), op->op, &values, std::move(last), done);
-  state.result().iterations += done;
+  loops->trace_slots(*run, op->name);
+  Values values(*loops->state_, *loops->ports_, scope);
+  co_await await_counters(&run->form(), op->op, &values);
+  std::vector<Value> carried = carried_behind(run->form(), *op->op, values, std::move(last), done);
   if (done < run->iterations()) {
+    loops->state_->result().iterations += done;
     for (Value& value : carried) start->carried.push_back({std::move(value), nullptr, 0, nullptr});
     start->iteration = done;
     co_return false;
   }
-  for (std::size_t i = 0; i < carried.size(); ++i) scope->set(op->outputs[i], std::move(carried[i]));
-  // An iteration that ends behind other ops than its test is one, too.
-  const bool another = state.compiled().block(op->sub_block).test == 0;
-  if (another && done != op->op->attributes.get_or<std::int64_t>("max_trips", -1)) ++state.result().iterations;
-  ++(backend->kind() == Backend::fused ? state.result().fused_loops : state.result().captured_loops);
+  loops->set_results(backend->kind(), *run, std::move(carried), *op, *scope);
   if (const std::optional<Point> end = run->end())
-    state.whole->spawn(watch(run, *end), name + ", " + std::string(name_of(backend->kind())));
+    loops->state_->whole->spawn(watch(run, *end), op->name + ", " + std::string(name_of(backend->kind())));
   co_return true;
+}
+
+/// Of a loop that ran to its end.
+void LoopRunner::set_results(Backend backend, const LoopRun& run, std::vector<Value> carried, const CompiledOp& op, VarScope& scope) {
+  for (std::size_t i = 0; i < carried.size(); ++i) scope.set(op.outputs[i], std::move(carried[i]));
+  RunResult& result = state_->result();
+  result.iterations += run.iterations();
+  // An iteration that ends behind other ops than its test is one, too.
+  const bool another = state_->compiled().block(op.sub_block).test == 0;
+  if (another && run.iterations() != op.op->attributes.get_or<std::int64_t>("max_trips", -1)) ++result.iterations;
+  ++(backend == Backend::fused ? result.fused_loops : result.captured_loops);
+}
+
+bool LoopRunner::run_at_once(const CompiledOp& op, const ScopePtr& scope) {
+  if (state_->options().tracer != nullptr || ports_->exchanges() || !groups_.may_start(op.op)) return false;
+  const auto chosen = std::find_if(op.backends.begin(), op.backends.end(),
+                                   [this](const auto& each) { return allows(each->kind()) && each->form() != nullptr; });
+  if (chosen == op.backends.end() || !(*chosen)->on_host()) return false;
+  LoopBackend& backend = **chosen;
+  Values values(*state_, *ports_, scope);
+  if (!has_counters(*backend.form(), *op.op, values)) return false;
+  const StreamRef stream = stream_of(op, *scope, backend);
+  const std::optional<int> threads = team_size_now(stream);
+  if (!threads || (*threads > 1 && !groups_.led_by(op.op).empty())) return false;
+  std::optional<LoopOperands> operands = OperandBinding(backend, values, {}, stream).bind();
+  if (!operands || operands->iterations <= 0 || ends_early(op, operands->iterations)) return false;
+  std::string why;
+  const std::unique_ptr<LoopRun> run = backend.prepare(std::move(*operands), stream, why);
+  if (run == nullptr || !run->brief()) return false;
+  const ConcurrentLoops::End end = end_of(op);
+  const ConcurrentLoops::Decision decision(groups_.led_by(op.op));
+  const std::unique_ptr<LoopStages> stages = backend.stages({run.get()}, *threads);
+  while (stages->advance(std::numeric_limits<std::int64_t>::max())) {
+  }
+  stream.position().wait();  // reached, unless somebody else came onto the stream
+  std::vector<SlotValue> last = run->finish();
+  set_results(backend.kind(), *run, carried_behind(run->form(), *op.op, values, std::move(last), run->iterations()), op, *scope);
+  return true;
 }
 
 /// Nobody awaits the end of a loop that goes on by itself; but a run that is given up takes it along, and one whose values nobody reads reports

@@ -31,6 +31,8 @@ class LoopRunner : public std::enable_shared_from_this<LoopRunner> {
   /// True: the loop is done, and its outputs are set in `scope`. False: the interpreter runs it, from `start` on; the trace and the result
   /// say why. UnsupportedError where the options demand a backend that does not fit. `op` and `start` outlive the task.
   static task<bool> run(std::shared_ptr<LoopRunner> loops, const CompiledOp* op, ScopePtr scope, LoopStart* start);
+  /// Runs a brief loop on the host without a task, where all that it needs is there. False: `run` decides; nothing has happened.
+  bool run_at_once(const CompiledOp& op, const ScopePtr& scope);
 
   /// Held while a loop runs in whatever backend: loops of its group may wait for its end.
   ConcurrentLoops::End end_of(const CompiledOp& op) const { return ConcurrentLoops::End(groups_.stage(op.op)); }
@@ -56,6 +58,7 @@ class LoopRunner : public std::enable_shared_from_this<LoopRunner> {
   static task<void> run_prepared(std::shared_ptr<LoopRunner> loops, Prepared* prepared, int threads, const CompiledOp* op, ScopePtr scope);
   static task<bool> finish(std::shared_ptr<LoopRunner> loops, LoopBackend* backend, std::unique_ptr<LoopRun> run, const CompiledOp* op,
                            ScopePtr scope, LoopStart* start);
+  void set_results(Backend backend, const LoopRun& run, std::vector<Value> carried, const CompiledOp& op, VarScope& scope);
   void trace_slots(const LoopRun& run, const std::string& name);
   static task<void> watch(std::shared_ptr<LoopRun> run, Point end);
   void note_interpreted(const CompiledOp& op, const VarScope& scope, const std::string& why);

@@ -121,7 +121,10 @@ task<void> RunPorts::receive(std::shared_ptr<RunPorts> ports, Program::Port port
 
 task<void> RunPorts::send(std::shared_ptr<RunPorts> ports, Program::Port port) {
   TaskInfo& me = co_await this_task::info();
-  Value value = co_await ports->state_->value_of(port.var, ports->state_->root());
+  const RunState& state = *ports->state_;
+  const Tensor* const constant = state.program().constant(port.var);
+  if (constant == nullptr) co_await state.wait_for(port.var, state.root());
+  Value value = constant != nullptr ? Value(*constant) : *state.find(port.var, *state.root());
   Scope rest(me);
   std::exception_ptr failed;
   try {

@@ -53,16 +53,18 @@ PendingValue RunState::pending(const ValueSource& source, const ScopePtr& scope)
   return {{}, std::move(at), index, &compiled().name_of(source.var)};
 }
 
-task<Value> RunState::value_of(VarId var, ScopePtr scope) const {
-  if (const Tensor* constant = program().constant(var)) co_return Value(*constant);
-  const int block = program().var(var).block;
-  while (scope->block() != block) scope = scope->parent();
+const Value* RunState::find(VarId var, VarScope& scope) const {
+  VarScope* at = &scope;
+  while (at->block() != program().var(var).block) at = at->parent().get();
+  return at->find(compiled().index_of(var));
+}
+
+task<void> RunState::wait_for(VarId var, ScopePtr scope) const {
+  while (scope->block() != program().var(var).block) scope = scope->parent();
   const std::size_t index = compiled().index_of(var);
-  if (!scope->has(index)) {
-    const ScopePtr origin = scope->origin(index).first;
-    co_await scope->gate(index, compiled().name_of(var)).wait();
-  }
-  co_return scope->get(index);
+  if (scope->has(index)) co_return;
+  const ScopePtr origin = scope->origin(index).first;
+  co_await scope->gate(index, compiled().name_of(var)).wait();
 }
 
 // ---- Streams and names ----

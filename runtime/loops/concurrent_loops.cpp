@@ -44,9 +44,33 @@ task<std::unique_ptr<LoopRun>> ConcurrentLoops::taken_along(std::shared_ptr<Loop
   co_return nullptr;
 }
 
-task<int> team_size(StreamRef stream) {
+bool ConcurrentLoops::may_start(const Op* op) const {
+  const std::shared_ptr<LoopStage> own = stage(op);
+  if (own == nullptr) return true;
+  if (!own->decided.is_open() || own->run != nullptr) return false;
+  for (const LoopStage* each = own->before.get(); each != nullptr; each = each->before.get())
+    if (!each->ended.is_open()) return false;
+  return true;
+}
+
+namespace {
+
+/// Asks for the size; it is there behind the stream's position.
+std::shared_ptr<const int> asked_size(StreamRef stream) {
   const auto threads = std::make_shared<int>(1);
   stream.enqueue([threads](ThreadTeam& team) { *threads = team.size(); });
+  return threads;
+}
+
+}  // namespace
+
+std::optional<int> team_size_now(StreamRef stream) {
+  const std::shared_ptr<const int> threads = asked_size(stream);
+  return stream.position().reached() ? std::optional<int>(*threads) : std::nullopt;
+}
+
+task<int> team_size(StreamRef stream) {
+  const std::shared_ptr<const int> threads = asked_size(stream);
   const Point known = stream.position();
   co_await ready(known);
   co_return *threads;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -41,6 +42,9 @@ class ConcurrentLoops {
   std::shared_ptr<LoopStage> stage(const Op* op) const;
   /// The stages behind a leader.
   const std::vector<std::shared_ptr<LoopStage>>& led_by(const Op* leader) const;
+
+  /// Whether the loop waits for no other: it is in no group, or leads one, or its leader did not take it along and every stage before has ended.
+  bool may_start(const Op* op) const;
 
   /// Waits until the leader has decided; gives the run that it made, or null: then every stage before has ended if `waits`.
   static task<std::unique_ptr<LoopRun>> taken_along(std::shared_ptr<LoopStage> stage, bool waits);
@@ -86,7 +90,8 @@ struct LoopTrace {
   std::uint64_t track = 0;
 };
 
-/// The size of the thread team of a host stream.
+/// The size of the thread team of a host stream. Nothing: other work is on the stream, and `team_size` would wait for it.
+std::optional<int> team_size_now(StreamRef stream);
 task<int> team_size(StreamRef stream);
 
 /// Runs the iterations of `runs`, in the order in which they feed one another, until all are at their ends or no iteration can go on: a slot

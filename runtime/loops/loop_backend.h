@@ -55,6 +55,8 @@ class LoopRun {
   /// Enqueues some milliseconds of iterations, none beyond `end` and `iterations_bound`. False when there are none left, or the device
   /// refuses them (`reason`).
   virtual bool advance(std::int64_t end) = 0;
+  /// Whether all iterations take less time than a task that waits for them is worth: then they are one `advance` of a host stream.
+  virtual bool brief() const { return false; }
   /// Writes the slots that leave of the iterations that are done.
   virtual void publish() {}
   /// Writes the arrays, and gives the last states in the order of the form, of the iterations so far: at least one. On the host they are

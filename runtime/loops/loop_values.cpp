@@ -17,13 +17,6 @@ namespace {
 /// A number that a loop counts by may be a device's: an extent, or computed by a loop around it.
 std::int64_t number_in(const Tensor& made) { return (made.host_accessible() ? made : made.copy_to(CpuPlace{})).item_int(); }
 
-task<std::int64_t> integer_of(LoopValues* values, VarId var) {
-  const Value value = co_await values->value(var);
-  const Point point = value.tensor().ready();
-  co_await ready(point);
-  co_return number_in(value.tensor().tensor());
-}
-
 /// The rows before slot 0, in the batch's order; nothing when they do not fit: the loop says why, iteration by iteration.
 std::optional<SlotValue> booted(const TensorArray& array, const SlotValue& boot, StreamRef stream) {
   if (!array.order()) return boot;
@@ -49,45 +42,6 @@ std::optional<DDim> extents(const ConcurrentRuns& concurrent, const StackedView&
     }
   }
   return std::nullopt;
-}
-
-/// The value of a var, where one that comes of slots of concurrent runs is computed from their extents. An empty value: the extents were
-/// not enough.
-task<Value> value_beside(LoopValues* values, VarId var, ConcurrentRuns concurrent) {
-  if (concurrent.behind == nullptr || !concurrent.behind->contains(var)) {
-    Value value = co_await values->value(var);
-    co_return std::move(value);
-  }
-  const PreparedOp* const maker = values->maker(var);
-  if (maker == nullptr) co_return Value();
-  const Op& op = *maker->op;
-  std::vector<Value> inputs(op.inputs.size());
-  std::vector<const Value*> seen(op.inputs.size(), nullptr);
-  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-    if (op.inputs[i] == no_var) continue;
-    const StackedView* view = StackedViews::reads_extents(values->program(), op, i) ? values->stacked_view(op.inputs[i]) : nullptr;
-    const std::optional<DDim> dims = view == nullptr ? std::nullopt : extents(concurrent, *view);
-    if (dims) {  // nobody looks at the elements
-      const Tensor nothing = zeros(DDim{}, values->program().var(op.inputs[i]).type.dtype, values->stream(*maker));
-      inputs[i] = broadcast_view(nothing, *dims);
-    } else {
-      inputs[i] = co_await value_beside(values, op.inputs[i], concurrent);
-    }
-    if (inputs[i].empty()) co_return Value();
-    seen[i] = &inputs[i];
-    if (!inputs[i].is_tensor()) continue;
-    const Point there = inputs[i].tensor().ready();
-    co_await ready(there);
-  }
-  std::vector<Value> outputs(op.outputs.size());
-  OpContext context(op, seen, outputs, values->stream(*maker));
-  try {
-    maker->kernel(context);
-  } catch (const Error&) {
-    co_return Value();  // the op says what is wrong when it runs itself
-  }
-  const auto place = std::find(op.outputs.begin(), op.outputs.end(), var) - op.outputs.begin();
-  co_return std::move(outputs[static_cast<std::size_t>(place)]);
 }
 
 /// Slots that come from elsewhere. One that does not come, the loop reports better iteration by iteration.
@@ -148,79 +102,6 @@ std::optional<NumberedSlots> slots_of(const LoopForm& form, const std::map<VarId
   return made;
 }
 
-task<std::optional<NumberedSlots>> await_numbers(const LoopForm* form, LoopValues* values, ConcurrentRuns concurrent) {
-  std::map<VarId, std::int64_t> numbers;
-  for (const VarId var : terms_of(*form)) {
-    const Value value = co_await value_beside(values, var, concurrent);
-    if (value.empty()) co_return std::nullopt;
-    if (value.is_array()) {
-      numbers[var] = value.array().size();
-      continue;
-    }
-    const Point point = value.tensor().ready();
-    co_await ready(point);
-    numbers[var] = number_in(value.tensor().tensor());
-  }
-  co_return slots_of(*form, numbers);
-}
-
-/// The operands of one loop, and their binding.
-struct Binding {
-  const LoopForm& form;
-  LoopValues* values;
-  ConcurrentRuns concurrent;
-  StreamRef stream;
-  bool on_host;
-  std::int64_t iterations = 0;
-
-  /// On the host a value is awaited until it is ready.
-  Point wanted(const SlotValue& value) const { return on_host ? value.ready() : Point(); }
-};
-
-/// False: something is missing.
-task<bool> await_input(const Binding* binding, std::size_t index, LoopOperands* made) {
-  const LoopForm::StepInput& input = binding->form.inputs[index];
-  const Value array = co_await value_beside(binding->values, input.array, binding->concurrent);
-  if (array.empty()) co_return false;
-  made->inputs.push_back(array.array());
-  made->arriving.push_back(binding->on_host && array.array().is_fixed() && binding->values->arrives(input.array));
-  // A slot that arrives shows how many rows there are.
-  const std::int64_t iterations = binding->on_host ? std::min<std::int64_t>(binding->iterations, 1) : binding->iterations;
-  if (!binding->on_host || made->arriving.back()) co_await all_slots(array.array(), made->read[index], iterations);
-  made->boots.emplace_back();
-  const auto last =
-      lowering::value_at(made->read[index].first, made->read[index].stride, std::max<std::int64_t>(binding->iterations, 1) - 1);
-  if (input.boot == no_var || !last || std::min(made->read[index].first, *last) != -1) co_return true;
-  const Value boot = co_await value_beside(binding->values, input.boot, binding->concurrent);
-  if (boot.empty()) co_return false;
-  const Point there = binding->wanted(boot.tensor());
-  co_await ready(there);
-  made->boots.back() = booted(array.array(), boot.tensor(), binding->stream);
-  co_return made->boots.back().has_value();
-}
-
-/// `slot`: of the state's array, as the first iteration reads it.
-task<bool> await_state(const Binding* binding, std::size_t index, std::int64_t slot, LoopOperands* made) {
-  const LoopForm::State& state = binding->form.states[index];
-  if (state.initial != no_var) {
-    const Value value = co_await value_beside(binding->values, state.initial, binding->concurrent);
-    if (!value.empty()) made->states.push_back(value.tensor());
-    co_return !value.empty();
-  }
-  const Value array = co_await binding->values->value(state.array);
-  const std::optional<SequenceOrder>& order = array.array().order();
-  if (slot == -1 && state.boot != no_var) {
-    const Value boot = co_await value_beside(binding->values, state.boot, binding->concurrent);
-    if (boot.empty()) co_return false;
-    std::optional<SlotValue> first = booted(array.array(), boot.tensor(), binding->stream);
-    if (first) made->states.push_back(*first);
-    co_return first.has_value();
-  }
-  const std::optional<LoDTensor> held = slot < 0 ? std::nullopt : array.array().peek(slot);
-  if (held) made->states.push_back(order ? SlotValue(*held, order, slot) : SlotValue(*held));
-  co_return held.has_value();  // a slot that nothing wrote: the loop says so, iteration by iteration
-}
-
 }  // namespace
 
 task<bool> await_slots(std::vector<std::pair<TensorArray, std::int64_t>> slots) {
@@ -234,71 +115,231 @@ task<bool> await_slots(std::vector<std::pair<TensorArray, std::int64_t>> slots) 
   co_return true;
 }
 
-task<LoopOperands> await_operands(LoopBackend* backend, LoopValues* values, ConcurrentRuns concurrent, StreamRef stream) {
-  Binding binding{*backend->form(), values, concurrent, stream, backend->on_host()};
-  LoopOperands made;
-  const std::optional<NumberedSlots> slots = co_await await_numbers(&binding.form, values, concurrent);
-  if (!slots) co_return std::move(made);
-  binding.iterations = slots->iterations;
-  made.inputs.reserve(binding.form.inputs.size());
-  made.boots.reserve(binding.form.inputs.size());
-  made.outputs.reserve(binding.form.outputs.size());
-  made.states.reserve(binding.form.states.size());
-  made.shared.reserve(binding.form.shared.size());
+OperandBinding::OperandBinding(LoopBackend& backend, LoopValues& values, ConcurrentRuns concurrent, StreamRef stream)
+    : form_(*backend.form()),
+      values_(values),
+      concurrent_(concurrent),
+      stream_(stream),
+      on_host_(backend.on_host()),
+      awaited_(form_.inputs.size(), false) {}
+
+/// Whether nobody has to wait for the point.
+bool OperandBinding::reached(const Point& point) {
+  if (point.reached()) {
+    point.check();
+    return true;
+  }
+  missing_ = point;
+  return false;
+}
+
+/// A value, where one that comes of slots of concurrent runs is computed from their extents. Null: it is missing now, or the extents were not
+/// enough.
+const Value* OperandBinding::find(VarId var) {
+  return concurrent_.behind != nullptr && concurrent_.behind->contains(var) ? compute(var) : find_made(var);
+}
+
+const Value* OperandBinding::find_made(VarId var) {
+  const Value* const value = values_.find(var);
+  if (value == nullptr) missing_ = var;
+  return value;
+}
+
+const Value* OperandBinding::compute(VarId var) {
+  if (const auto known = computed_.find(var); known != computed_.end()) return &known->second;
+  const PreparedOp* const maker = values_.maker(var);
+  if (maker == nullptr) return nullptr;
+  const Op& op = *maker->op;
+  std::vector<Value> shown(op.inputs.size());
+  std::vector<const Value*> inputs(op.inputs.size(), nullptr);
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    if (op.inputs[i] == no_var) continue;
+    const StackedView* view = StackedViews::reads_extents(values_.program(), op, i) ? values_.stacked_view(op.inputs[i]) : nullptr;
+    const std::optional<DDim> dims = view == nullptr ? std::nullopt : extents(concurrent_, *view);
+    if (dims) {  // nobody looks at the elements
+      const Tensor nothing = zeros(DDim{}, values_.program().var(op.inputs[i]).type.dtype, values_.stream(*maker));
+      shown[i] = broadcast_view(nothing, *dims);
+      inputs[i] = &shown[i];
+      continue;
+    }
+    inputs[i] = find(op.inputs[i]);
+    if (inputs[i] == nullptr || inputs[i]->empty()) return nullptr;
+    if (inputs[i]->is_tensor() && !reached(inputs[i]->tensor().ready())) return nullptr;
+  }
+  std::vector<Value> outputs(op.outputs.size());
+  OpContext context(op, inputs, outputs, values_.stream(*maker));
+  try {
+    maker->kernel(context);
+  } catch (const Error&) {
+    return nullptr;  // the op says what is wrong when it runs itself
+  }
+  const auto place = std::find(op.outputs.begin(), op.outputs.end(), var) - op.outputs.begin();
+  return &computed_.emplace(var, std::move(outputs[static_cast<std::size_t>(place)])).first->second;
+}
+
+/// False: something is missing. On the host the rows of the input are read when the backend prepares its run.
+bool OperandBinding::add_input(std::size_t index, std::int64_t iterations, LoopOperands& made) {
+  const LoopForm::StepInput& input = form_.inputs[index];
+  const Value* const value = find(input.array);
+  if (value == nullptr) return false;
+  const TensorArray& array = value->array();
+  made.inputs.push_back(array);
+  made.arriving.push_back(on_host_ && array.is_fixed() && values_.arrives(input.array));
+  if (!awaited_[index] && array.is_fixed() && (!on_host_ || made.arriving.back())) {
+    // A slot that arrives shows how many rows there are.
+    missing_ = MissingSlots{index, array, made.read[index], on_host_ ? std::min<std::int64_t>(iterations, 1) : iterations};
+    return false;
+  }
+  made.boots.emplace_back();
+  const auto last = lowering::value_at(made.read[index].first, made.read[index].stride, std::max<std::int64_t>(iterations, 1) - 1);
+  if (input.boot == no_var || !last || std::min(made.read[index].first, *last) != -1) return true;
+  const Value* const boot = find(input.boot);
+  if (boot == nullptr || (on_host_ && !reached(boot->tensor().ready()))) return false;
+  made.boots.back() = booted(array, boot->tensor(), stream_);
+  return made.boots.back().has_value();
+}
+
+/// `slot`: of the state's array, as the first iteration reads it.
+bool OperandBinding::add_state(std::size_t index, std::int64_t slot, LoopOperands& made) {
+  const LoopForm::State& state = form_.states[index];
+  if (state.initial != no_var) {
+    const Value* const value = find(state.initial);
+    if (value != nullptr) made.states.push_back(value->tensor());
+    return value != nullptr;
+  }
+  const Value* const found = find_made(state.array);
+  if (found == nullptr) return false;
+  const TensorArray& array = found->array();
+  const std::optional<SequenceOrder>& order = array.order();
+  if (slot == -1 && state.boot != no_var) {
+    const Value* const boot = find(state.boot);
+    if (boot == nullptr || (on_host_ && !reached(boot->tensor().ready()))) return false;
+    std::optional<SlotValue> first = booted(array, boot->tensor(), stream_);
+    if (first) made.states.push_back(*first);
+    return first.has_value();
+  }
+  const std::optional<LoDTensor> held = slot < 0 ? std::nullopt : array.peek(slot);
+  if (held) made.states.push_back(order ? SlotValue(*held, order, slot) : SlotValue(*held));
+  return held.has_value();  // a slot that nothing wrote: the loop says so, iteration by iteration
+}
+
+/// False: something is missing.
+bool OperandBinding::collect(LoopOperands& made) {
+  std::map<VarId, std::int64_t> numbers;
+  for (const VarId var : terms_of(form_)) {
+    const Value* const value = find(var);
+    if (value == nullptr || value->empty()) return false;
+    if (value->is_array()) {
+      numbers[var] = value->array().size();
+      continue;
+    }
+    if (!reached(value->tensor().ready())) return false;
+    numbers[var] = number_in(value->tensor().tensor());
+  }
+  const std::optional<NumberedSlots> slots = slots_of(form_, numbers);
+  if (!slots) return false;
+  made.inputs.reserve(form_.inputs.size());
+  made.boots.reserve(form_.inputs.size());
+  made.outputs.reserve(form_.outputs.size());
+  made.states.reserve(form_.states.size());
+  made.shared.reserve(form_.shared.size());
   made.read = slots->read;
   made.written = slots->written;
-  for (std::size_t i = 0; i < binding.form.inputs.size(); ++i) {
-    const bool there = co_await await_input(&binding, i, &made);
-    if (!there) co_return std::move(made);
+  for (std::size_t i = 0; i < form_.inputs.size(); ++i)
+    if (!add_input(i, slots->iterations, made)) return false;
+  for (const LoopForm::Output& output : form_.outputs) {
+    const Value* const array = find_made(output.array);
+    if (array == nullptr) return false;
+    made.outputs.push_back(array->array());
+    made.leaving.push_back(on_host_ && array->array().is_fixed() && values_.leaves(output.array));
   }
-  for (const LoopForm::Output& output : binding.form.outputs) {
-    const Value array = co_await values->value(output.array);
-    made.outputs.push_back(array.array());
-    made.leaving.push_back(binding.on_host && array.array().is_fixed() && values->leaves(output.array));
+  for (std::size_t i = 0; i < form_.states.size(); ++i)
+    if (!add_state(i, slots->states[i], made)) return false;
+  for (const VarId var : form_.shared) {
+    const Value* const value = find(var);
+    if (value == nullptr || (on_host_ && !reached(value->tensor().ready()))) return false;
+    made.shared.push_back(value->tensor().tensor());
   }
-  for (std::size_t i = 0; i < binding.form.states.size(); ++i) {
-    const bool there = co_await await_state(&binding, i, slots->states[i], &made);
-    if (!there) co_return std::move(made);
-  }
-  for (const VarId var : binding.form.shared) {
-    const Value value = co_await value_beside(values, var, concurrent);
-    if (value.empty()) co_return std::move(made);
-    const Point point = binding.wanted(value.tensor());
-    co_await ready(point);
-    made.shared.push_back(value.tensor().tensor());
-  }
-  for (const SlotValue& state : made.states) {
-    const Point point = binding.wanted(state);
-    co_await ready(point);
-  }
+  for (const SlotValue& state : made.states)
+    if (on_host_ && !reached(state.ready())) return false;
   made.iterations = slots->iterations;
   made.sources.resize(made.inputs.size());
-  for (std::size_t run = 0; concurrent.runs != nullptr && run < concurrent.runs->size(); ++run) {
-    const LoopRun* const one = (*concurrent.runs)[run].get();
+  for (std::size_t run = 0; concurrent_.runs != nullptr && run < concurrent_.runs->size(); ++run) {
+    const LoopRun* const one = (*concurrent_.runs)[run].get();
     const std::vector<LoopForm::Output>& outputs = one->form().outputs;
     for (std::size_t input = 0; input < made.sources.size(); ++input)
       for (std::size_t output = 0; output < outputs.size(); ++output)
-        if (outputs[output].array == binding.form.inputs[input].array) made.sources[input] = {one, output};
+        if (outputs[output].array == form_.inputs[input].array) made.sources[input] = {one, output};
   }
-  co_return std::move(made);
+  return true;
 }
 
-task<std::vector<Value>> carried_behind(const LoopForm* form, const Op* op, LoopValues* values, std::vector<SlotValue> last,
-                                        std::int64_t iterations) {
-  std::vector<Value> made;
+std::optional<LoopOperands> OperandBinding::bind() {
+  missing_ = std::monostate();
+  LoopOperands made;
+  const bool all = collect(made);
+  if (!std::holds_alternative<std::monostate>(missing_)) return std::nullopt;
+  if (!all) return LoopOperands();
+  return made;
+}
+
+task<void> OperandBinding::await_missing() {
+  if (const VarId* const var = std::get_if<VarId>(&missing_)) co_await values_.wait(*var);
+  if (const Point* const point = std::get_if<Point>(&missing_)) {
+    const Point there = *point;
+    co_await ready(there);
+  }
+  if (const MissingSlots* const slots = std::get_if<MissingSlots>(&missing_)) {
+    co_await all_slots(slots->array, slots->slots, slots->iterations);
+    awaited_[slots->input] = true;
+  }
+}
+
+task<LoopOperands> await_operands(LoopBackend* backend, LoopValues* values, ConcurrentRuns concurrent, StreamRef stream) {
+  OperandBinding binding(*backend, *values, concurrent, stream);
+  std::optional<LoopOperands> made = binding.bind();
+  while (!made) {
+    co_await binding.await_missing();
+    made = binding.bind();
+  }
+  co_return std::move(*made);
+}
+
+bool has_counters(const LoopForm& form, const Op& op, LoopValues& values) {
+  for (std::size_t i = 0; i < op.outputs.size(); ++i) {
+    if (!form.carried[i].counter) continue;
+    const Value* const begin = values.find(op.inputs[i]);
+    if (begin == nullptr || !begin->tensor().ready().reached()) return false;
+  }
+  return true;
+}
+
+task<void> await_counters(const LoopForm* form, const Op* op, LoopValues* values) {
   for (std::size_t i = 0; i < op->outputs.size(); ++i) {
-    const LoopForm::Carried& carried = form->carried[i];
+    if (!form->carried[i].counter) continue;
+    if (values->find(op->inputs[i]) == nullptr) co_await values->wait(op->inputs[i]);
+    const Point point = values->find(op->inputs[i])->tensor().ready();
+    co_await ready(point);
+  }
+}
+
+std::vector<Value> carried_behind(const LoopForm& form, const Op& op, LoopValues& values, std::vector<SlotValue> last,
+                                  std::int64_t iterations) {
+  std::vector<Value> made;
+  made.reserve(op.outputs.size());
+  for (std::size_t i = 0; i < op.outputs.size(); ++i) {
+    const LoopForm::Carried& carried = form.carried[i];
     if (!carried.counter) {
       made.emplace_back(last[carried.state]);
       continue;
     }
-    const std::int64_t begin = co_await integer_of(values, op->inputs[i]);
+    const std::int64_t begin = number_in(values.find(op.inputs[i])->tensor().tensor());
     const auto grown = static_cast<std::uint64_t>(carried.stride) * static_cast<std::uint64_t>(iterations);
     const auto end = static_cast<std::int64_t>(static_cast<std::uint64_t>(begin) + grown);
-    const DType dtype = values->program().var(op->outputs[i]).type.dtype;
+    const DType dtype = values.program().var(op.outputs[i]).type.dtype;
     made.emplace_back(dtype == DType::i32 ? Tensor::scalar(static_cast<std::int32_t>(end)) : Tensor::scalar(end));
   }
-  co_return std::move(made);
+  return made;
 }
 
 }  // namespace millrace

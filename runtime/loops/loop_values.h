@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
-#include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include <millrace/runtime/loops/loop_backend.h>
@@ -24,8 +28,10 @@ class LoopValues {
   LoopValues& operator=(const LoopValues&) = delete;
 
   virtual const Program& program() const = 0;
-  /// The value of a var that the loop's block sees, as soon as it is there; it may still be under way on a device.
-  virtual task<Value> value(VarId var) = 0;
+  /// The value of a var that the loop's block sees, as long as this lives; it may still be under way on a device. Null: no op has made it yet.
+  virtual const Value* find(VarId var) = 0;
+  /// Waits until `find` gives the value.
+  virtual task<void> wait(VarId var) = 0;
   /// The op of block 0 that makes `var`; null: none with a kernel.
   virtual const PreparedOp* maker(VarId var) const = 0;
   virtual StreamRef stream(const PreparedOp& op) const = 0;
@@ -45,16 +51,57 @@ struct ConcurrentRuns {
   const std::set<VarId>* behind = nullptr;                      ///< vars that come of slots which they write; null: none
 };
 
-/// Awaits the operands that `backend`, whose `form` is not null, needs to run its loop once: on the host until they are ready (of slots that
-/// arrive, the first one), on a device until they are issued. The operands of the loop were made before it, and no task waits for the slots that it writes: waiting is
-/// safe. The result has no iterations when there are none, when a number is beyond 64 bits, when the loop never ends, and when a value is
-/// missing: then the interpreter runs the loop, and reports the error, if there is one. `backend` and `values` must outlive the task.
+/// The operands that `backend`, whose `form` is not null, needs to run its loop once: on the host they must be ready (of slots that arrive, the
+/// first one), on a device issued. The operands of the loop were made before it, and no task waits for the slots that it writes: waiting is
+/// safe. `backend` and `values` must outlive this.
+class OperandBinding {
+ public:
+  OperandBinding(LoopBackend& backend, LoopValues& values, ConcurrentRuns concurrent, StreamRef stream);
+
+  /// Nothing: `await_missing` comes first, and then `bind` again. Operands of no iterations: there are none, or a number is beyond 64 bits, or
+  /// the loop never ends, or a value is missing; then the interpreter runs the loop, and reports the error, if there is one.
+  std::optional<LoopOperands> bind();
+  /// Behind a `bind` that gave nothing: waits for a value, a point or slots. This must outlive the task.
+  task<void> await_missing();
+
+ private:
+  struct MissingSlots {
+    std::size_t input;
+    TensorArray array;
+    LoopOperands::Slots slots;
+    std::int64_t iterations;
+  };
+  using Missing = std::variant<std::monostate, VarId, Point, MissingSlots>;
+
+  bool collect(LoopOperands& made);
+  bool add_input(std::size_t index, std::int64_t iterations, LoopOperands& made);
+  bool add_state(std::size_t index, std::int64_t slot, LoopOperands& made);
+  const Value* find(VarId var);
+  const Value* find_made(VarId var);
+  const Value* compute(VarId var);
+  bool reached(const Point& point);
+
+  const LoopForm& form_;
+  LoopValues& values_;
+  ConcurrentRuns concurrent_;
+  StreamRef stream_;
+  bool on_host_;
+  std::map<VarId, Value> computed_;  ///< from the extents of concurrent runs
+  std::vector<bool> awaited_;        ///< by input: its slots have been waited for
+  Missing missing_;
+};
+
+/// `OperandBinding` until nothing is missing. `backend` and `values` must outlive the task.
 task<LoopOperands> await_operands(LoopBackend* backend, LoopValues* values, ConcurrentRuns concurrent, StreamRef stream);
 
-/// The values of the loop's carried vars behind `iterations` iterations: counters are computed, states are those in `last`. The op is the
-/// loop's; `form` and `values` must outlive the task.
-task<std::vector<Value>> carried_behind(const LoopForm* form, const Op* op, LoopValues* values, std::vector<SlotValue> last,
-                                        std::int64_t iterations);
+/// Whether the first values of the loop's counters are there and ready: `carried_behind` needs them. The op is the loop's.
+bool has_counters(const LoopForm& form, const Op& op, LoopValues& values);
+/// Waits until `has_counters`. The arguments must outlive the task.
+task<void> await_counters(const LoopForm* form, const Op* op, LoopValues* values);
+
+/// The values of the loop's carried vars behind `iterations` iterations: counters are computed, states are those in `last`.
+std::vector<Value> carried_behind(const LoopForm& form, const Op& op, LoopValues& values, std::vector<SlotValue> last,
+                                  std::int64_t iterations);
 
 /// Waits until slots are issued. False when one does not come: the interpreter then reports it, with the iteration.
 task<bool> await_slots(std::vector<std::pair<TensorArray, std::int64_t>> slots);

@@ -68,6 +68,7 @@ class FusedRun final : public LoopRun {
   bool bind(std::int64_t end) override;
   /// Runs on the team of the stream. Where others use the stream too, that may be later.
   bool advance(std::int64_t end) override;
+  bool brief() const override;
   void publish() override;
   std::vector<SlotValue> finish() override;
   Point position() const override { return stream_.position(); }

@@ -15,6 +15,8 @@ using From = Source::From;
 
 /// From so many rows on, a product over one iteration is as good as one over many.
 constexpr std::int64_t few_rows = 32;
+/// Multiply-adds of a whole loop that nobody needs to interrupt: at most about a millisecond.
+constexpr std::int64_t brief_work = 16 << 20;
 
 }  // namespace
 
@@ -328,6 +330,13 @@ void FusedRun::State::run_shared(ThreadTeam& team, std::int64_t begin, std::int6
       helper.release();
     }
   });
+}
+
+bool FusedRun::brief() const {
+  std::int64_t sum = 0;
+  for (std::int64_t iteration = 0; iteration < state_->operands.iterations && sum <= brief_work; ++iteration)
+    sum += state_->rows_of(iteration) * state_->work;
+  return !passes_slots() && sum <= brief_work;
 }
 
 bool FusedRun::advance(std::int64_t limit) {
