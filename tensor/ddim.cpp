@@ -62,11 +62,8 @@ DDim DDim::erased(int axis) const {
   return made;
 }
 
-int DDim::checked_axis(int axis) const {
-  const int at = axis < 0 ? axis + rank_ : axis;
-  if (at < 0 || at >= rank_)
-    throw IndexError("axis " + std::to_string(axis) + " is outside a shape of rank " + std::to_string(rank_) + ": " + to_string());
-  return at;
+void DDim::throw_no_axis(int axis) const {
+  throw IndexError("axis " + std::to_string(axis) + " is outside a shape of rank " + std::to_string(rank_) + ": " + to_string());
 }
 
 std::string DDim::to_string() const {

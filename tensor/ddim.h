@@ -43,7 +43,11 @@ class DDim {
   DDim inserted(int axis, std::int64_t extent) const;
   DDim erased(int axis) const;
   /// `axis` made 0…rank−1. IndexError otherwise.
-  int checked_axis(int axis) const;
+  int checked_axis(int axis) const {
+    const int at = axis < 0 ? axis + rank_ : axis;
+    if (at < 0 || at >= rank_) throw_no_axis(axis);
+    return at;
+  }
   /// The same as a `Dim<N>`. ShapeError when the rank is not N.
   template <int N>
   Dim<N> as() const {
@@ -58,6 +62,8 @@ class DDim {
   friend bool operator==(const DDim& a, const DDim& b) noexcept;
 
  private:
+  [[noreturn]] void throw_no_axis(int axis) const;
+
   int rank_ = 0;
   std::int64_t extents_[max_rank] = {};
 };

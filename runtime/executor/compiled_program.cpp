@@ -31,6 +31,10 @@ class Compiler {
 
   void run() {
     number_vars();
+    for (std::size_t var = 0; var < program_.vars().size(); ++var) {
+      const Tensor* const constant = program_.constant(static_cast<VarId>(var));
+      made_.held.push_back(constant == nullptr ? nullptr : std::make_unique<const Value>(*constant));
+    }
     made_.on_host = preparer_.on_host();
     arrays_ = ArrayClasses(program_);
     for (const Block& block : program_.blocks()) made_.blocks.push_back(compile(block));
@@ -38,10 +42,19 @@ class Compiler {
   }
 
  private:
+  /// A scope has room for the vars that a run sets: constants have none there, nor results that nobody computes any more.
   void number_vars() {
-    std::vector<std::size_t> next(program_.blocks().size(), 0);
-    for (const VarDef& var : program_.vars()) made_.index.push_back(next[static_cast<std::size_t>(var.block)]++);
-    vars_ = std::move(next);
+    made_.index.assign(program_.vars().size(), CompiledProgram::unset);
+    vars_.assign(program_.blocks().size(), 0);
+    const auto number = [this](VarId var) {
+      made_.index[static_cast<std::size_t>(var)] = vars_[static_cast<std::size_t>(program_.var(var).block)]++;
+    };
+    for (const Program::Port& port : program_.inputs()) number(port.var);
+    for (const Block& block : program_.blocks()) {
+      std::for_each(block.params.begin(), block.params.end(), number);
+      for (const Op& op : block.ops)
+        if (op.type != "constant") std::for_each(op.outputs.begin(), op.outputs.end(), number);
+    }
   }
 
   int depth(int block) const {

@@ -78,9 +78,11 @@ struct CompiledProgram {
   std::shared_ptr<Device> device;
   std::shared_ptr<Device> host;  ///< small integers are computed on its first stream
   std::vector<CompiledBlock> blocks;
-  std::vector<std::size_t> index;  ///< by var: its position in the scope of its block
-  std::vector<bool> on_host;       ///< by var: a small integer that steers loops, whose value lies on the host
-  std::vector<Value> constants;    ///< weights and literals, on the device, or on the host for small integers
+  static constexpr std::size_t unset = ~std::size_t{0};
+  std::vector<std::size_t> index;                  ///< by var: its position in the scope of its block; `unset`: runs do not set it
+  std::vector<bool> on_host;                       ///< by var: a small integer that steers loops, whose value lies on the host
+  std::vector<Value> constants;                    ///< weights and literals, on the device, or on the host for small integers
+  std::vector<std::unique_ptr<const Value>> held;  ///< by var: a constant as the program holds it, on the host; null: it is none
   std::vector<LoopGroup> loop_groups;
   std::vector<std::set<VarId>> behind_groups;  ///< by group: vars that come of the stacked slots of its loops (stacked_views.h)
   StackedViews stacked_views;

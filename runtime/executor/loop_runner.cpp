@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 
 #include <fmt/format.h>
 
@@ -21,10 +20,7 @@ class LoopRunner::Values final : public LoopValues {
   Values(const RunState& state, const RunPorts& ports, ScopePtr scope) : state_(state), ports_(ports), scope_(std::move(scope)) {}
 
   const Program& program() const override { return state_.program(); }
-  const Value* find(VarId var) override {
-    if (const Tensor* constant = state_.program().constant(var)) return &constants_.try_emplace(var, *constant).first->second;
-    return state_.find(var, *scope_);
-  }
+  const Value* find(VarId var) override { return state_.find(var, *scope_); }
   task<void> wait(VarId var) override { return state_.wait_for(var, scope_); }
   const PreparedOp* maker(VarId var) const override {
     const std::vector<CompiledOp>& ops = state_.compiled().block(0).ops;
@@ -41,7 +37,6 @@ class LoopRunner::Values final : public LoopValues {
   const RunState& state_;
   const RunPorts& ports_;
   ScopePtr scope_;
-  std::map<VarId, Value> constants_;
 };
 
 namespace {

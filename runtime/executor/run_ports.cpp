@@ -71,12 +71,10 @@ void RunPorts::take_input(const Program::Port& port, const Value& value) {
 
 /// Outputs are handed out when they are there, so that an error on a stream surfaces here.
 task<RunResult> RunPorts::collect() {
-  const Program& program = state_->program();
   std::vector<std::pair<std::string, Value>> outputs;
-  for (const Program::Port& port : program.outputs()) {
+  for (const Program::Port& port : state_->program().outputs()) {
     if (exchange_ != nullptr && exchange_->takes(port.name)) continue;
-    const Tensor* constant = program.constant(port.var);
-    Value value = constant != nullptr ? Value(*constant) : state_->root()->get(state_->compiled().index_of(port.var));
+    Value value = *state_->find(port.var, *state_->root());
     if (value.is_tensor()) {
       const Point point = value.tensor().ready();
       co_await ready(point);
@@ -121,10 +119,8 @@ task<void> RunPorts::receive(std::shared_ptr<RunPorts> ports, Program::Port port
 
 task<void> RunPorts::send(std::shared_ptr<RunPorts> ports, Program::Port port) {
   TaskInfo& me = co_await this_task::info();
-  const RunState& state = *ports->state_;
-  const Tensor* const constant = state.program().constant(port.var);
-  if (constant == nullptr) co_await state.wait_for(port.var, state.root());
-  Value value = constant != nullptr ? Value(*constant) : *state.find(port.var, *state.root());
+  co_await ports->state_->wait_for(port.var, ports->state_->root());
+  Value value = *ports->state_->find(port.var, *ports->state_->root());
   Scope rest(me);
   std::exception_ptr failed;
   try {

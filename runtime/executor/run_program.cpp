@@ -58,6 +58,7 @@ const Value* RunResult::step_value(int block, std::int64_t iteration, const std:
   const VarId id = executable_ ? executable_->program().find_var(var) : no_var;
   if (id == no_var || executable_->program().var(id).block != block) return nullptr;
   const std::size_t index = executable_->compiled().index_of(id);
+  if (index == CompiledProgram::unset) return nullptr;
   for (const auto& scope : step_scopes_)
     if (scope->block() == block && scope->iteration() == iteration && scope->has(index)) return &scope->get(index);
   return nullptr;

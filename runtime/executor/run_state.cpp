@@ -54,15 +54,16 @@ PendingValue RunState::pending(const ValueSource& source, const ScopePtr& scope)
 }
 
 const Value* RunState::find(VarId var, VarScope& scope) const {
+  if (const Value* const constant = compiled().held[static_cast<std::size_t>(var)].get()) return constant;
   VarScope* at = &scope;
   while (at->block() != program().var(var).block) at = at->parent().get();
   return at->find(compiled().index_of(var));
 }
 
 task<void> RunState::wait_for(VarId var, ScopePtr scope) const {
+  if (find(var, *scope) != nullptr) co_return;
   while (scope->block() != program().var(var).block) scope = scope->parent();
   const std::size_t index = compiled().index_of(var);
-  if (scope->has(index)) co_return;
   const ScopePtr origin = scope->origin(index).first;
   co_await scope->gate(index, compiled().name_of(var)).wait();
 }

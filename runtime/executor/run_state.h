@@ -40,9 +40,9 @@ class RunState {
   /// The value, or null while it is under way.
   const Value* find(const ValueSource& source, VarScope& scope) const;
   PendingValue pending(const ValueSource& source, const ScopePtr& scope) const;
-  /// The value of a var that is no constant and that a block of `scope` sees, or null while it is under way.
+  /// The value of a var that a block of `scope` sees, of a constant as the program holds it; null while it is under way.
   const Value* find(VarId var, VarScope& scope) const;
-  /// Waits for it. The state must outlive the task.
+  /// Waits until `find` gives the value. The state must outlive the task.
   task<void> wait_for(VarId var, ScopePtr scope) const;
 
   StreamRef stream(const CompiledOp& op, const VarScope& scope) const;

@@ -2,12 +2,13 @@
 #include <millrace/runtime/loops/loop_values.h>
 
 #include <algorithm>
-#include <map>
+#include <span>
 
 #include <millrace/kernels/broadcast.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/runtime/array/reorder.h>
 #include <millrace/runtime/lowering/internal/loop_numbers.h>
+#include <millrace/runtime/program/internal/few.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/errors.h>
 
@@ -62,21 +63,6 @@ task<void> all_slots(TensorArray array, LoopOperands::Slots slots, std::int64_t 
   co_await await_slots(std::move(wanted));
 }
 
-/// Numbers that the slots of a loop are counted from.
-std::vector<VarId> terms_of(const LoopForm& form) {
-  std::vector<VarId> vars;
-  const auto add = [&](const LoopForm::Index& index) {
-    for (const LoopForm::Index::Term& term : index.first.terms) vars.push_back(term.var);
-  };
-  add(form.stop.left);
-  for (const LoopForm::StepInput& input : form.inputs) add(input.index);
-  for (const LoopForm::Output& output : form.outputs) add(output.index);
-  for (const LoopForm::State& state : form.states) add(state.index);
-  std::sort(vars.begin(), vars.end());
-  vars.erase(std::unique(vars.begin(), vars.end()), vars.end());
-  return vars;
-}
-
 /// The slots of a loop's inputs, outputs and states at the first iteration, and the number of iterations.
 struct NumberedSlots {
   std::vector<LoopOperands::Slots> read, written;
@@ -84,12 +70,15 @@ struct NumberedSlots {
   std::int64_t iterations = 0;
 };
 
-/// Nothing where a number is beyond 64 bits, or the loop never ends.
-std::optional<NumberedSlots> slots_of(const LoopForm& form, const std::map<VarId, std::int64_t>& numbers) {
+/// `numbers`: of the vars that the form counts from. Nothing where a number is beyond 64 bits, or the loop never ends.
+std::optional<NumberedSlots> slots_of(const LoopForm& form, std::span<const std::int64_t> numbers) {
   NumberedSlots made;
+  made.read.reserve(form.inputs.size());
+  made.written.reserve(form.outputs.size());
+  made.states.reserve(form.states.size());
   bool known = true;
   const auto at = [&](const LoopForm::Index& index) {
-    const auto first = lowering::first_value(index, numbers);
+    const auto first = lowering::first_value(index, form.counted, numbers);
     known = known && first;
     return LoopOperands::Slots{first.value_or(0), index.stride};
   };
@@ -225,26 +214,22 @@ bool OperandBinding::add_state(std::size_t index, std::int64_t slot, LoopOperand
 
 /// False: something is missing.
 bool OperandBinding::collect(LoopOperands& made) {
-  std::map<VarId, std::int64_t> numbers;
-  for (const VarId var : terms_of(form_)) {
-    const Value* const value = find(var);
+  Few<std::int64_t, 8> numbers(form_.counted.size());
+  for (std::size_t i = 0; i < form_.counted.size(); ++i) {
+    const Value* const value = find(form_.counted[i]);
     if (value == nullptr || value->empty()) return false;
-    if (value->is_array()) {
-      numbers[var] = value->array().size();
-      continue;
-    }
-    if (!reached(value->tensor().ready())) return false;
-    numbers[var] = number_in(value->tensor().tensor());
+    if (!value->is_array() && !reached(value->tensor().ready())) return false;
+    numbers[i] = value->is_array() ? value->array().size() : number_in(value->tensor().tensor());
   }
-  const std::optional<NumberedSlots> slots = slots_of(form_, numbers);
+  std::optional<NumberedSlots> slots = slots_of(form_, numbers.span());
   if (!slots) return false;
   made.inputs.reserve(form_.inputs.size());
   made.boots.reserve(form_.inputs.size());
   made.outputs.reserve(form_.outputs.size());
   made.states.reserve(form_.states.size());
   made.shared.reserve(form_.shared.size());
-  made.read = slots->read;
-  made.written = slots->written;
+  made.read = std::move(slots->read);
+  made.written = std::move(slots->written);
   for (std::size_t i = 0; i < form_.inputs.size(); ++i)
     if (!add_input(i, slots->iterations, made)) return false;
   for (const LoopForm::Output& output : form_.outputs) {

@@ -527,10 +527,26 @@ class LoopReader {
   bool rows_begun_ = false;
 };
 
+std::vector<VarId> counted_vars(const LoopForm& form) {
+  std::vector<VarId> vars;
+  const auto add = [&](const LoopForm::Index& index) {
+    for (const LoopForm::Index::Term& term : index.first.terms) vars.push_back(term.var);
+  };
+  add(form.stop.left);
+  for (const LoopForm::StepInput& input : form.inputs) add(input.index);
+  for (const LoopForm::Output& output : form.outputs) add(output.index);
+  for (const LoopForm::State& state : form.states) add(state.index);
+  std::sort(vars.begin(), vars.end());
+  vars.erase(std::unique(vars.begin(), vars.end()), vars.end());
+  return vars;
+}
+
 }  // namespace
 
 LoopForm find_loop_form(const Program& program, int block, const Op& loop, bool unbatched) {
-  return LoopReader(program, block, loop, unbatched).read();
+  LoopForm form = LoopReader(program, block, loop, unbatched).read();
+  form.counted = counted_vars(form);
+  return form;
 }
 
 }  // namespace millrace

@@ -80,6 +80,7 @@ struct LoopForm {
   std::vector<Output> outputs;
   std::vector<Carried> carried;
   Stop stop;
+  std::vector<VarId> counted;  ///< the vars of all terms of `first`, each once, in order
   /// Whether slots and states have no axis for sequences: each is one row as it stands, so that ops may move, fold and number all its axes.
   bool unbatched = false;
   Program step;

@@ -67,10 +67,12 @@ std::optional<Index> sum(const Index& a, const Index& b, std::int64_t times) {
   return made;
 }
 
-std::optional<std::int64_t> first_value(const Index& index, const std::map<VarId, std::int64_t>& terms) {
+std::optional<std::int64_t> first_value(const Index& index, std::span<const VarId> counted, std::span<const std::int64_t> numbers) {
   std::int64_t value = index.first.number;
-  for (const Index::Term& term : index.first.terms)
-    if (!add_to(value, term.times, terms.at(term.var))) return std::nullopt;
+  for (const Index::Term& term : index.first.terms) {
+    const auto at = static_cast<std::size_t>(std::find(counted.begin(), counted.end(), term.var) - counted.begin());
+    if (!add_to(value, term.times, numbers[at])) return std::nullopt;
+  }
   return value;
 }
 

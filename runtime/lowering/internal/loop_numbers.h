@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 
 #include <millrace/runtime/lowering/loop_form.h>
 
@@ -18,8 +19,10 @@ LoopForm::Index number_index(std::int64_t number);
 /// a + times · b; nothing where that is beyond 64 bits. The sum has no var.
 std::optional<LoopForm::Index> sum(const LoopForm::Index& a, const LoopForm::Index& b, std::int64_t times);
 
-/// The value at the first iteration, once the terms are known; nothing where that is beyond 64 bits.
-std::optional<std::int64_t> first_value(const LoopForm::Index& index, const std::map<VarId, std::int64_t>& terms);
+/// The value at the first iteration, where `numbers` are those of the vars `counted`, which hold all of its terms; nothing where that is beyond
+/// 64 bits.
+std::optional<std::int64_t> first_value(const LoopForm::Index& index, std::span<const VarId> counted,
+                                        std::span<const std::int64_t> numbers);
 /// first + stride · iteration; nothing where that is beyond 64 bits.
 std::optional<std::int64_t> value_at(std::int64_t first, std::int64_t stride, std::int64_t iteration);
 /// How many iterations a loop makes whose `stop.left` begins at `first`; nothing where it never ends.
