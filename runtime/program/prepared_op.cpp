@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/tensor/copy.h>
 
@@ -160,7 +161,7 @@ void check_outputs(const PreparedOp& op, std::span<const Value> outputs) {
 
 std::string describe(const Op& op, int block) {
   std::string text = fmt::format("op {} of block {}", op.type, block);
-  if (!op.label.empty()) text += fmt::format(", '{}'", op.label);
+  if (!op.label.empty()) text += ", " + internal::printable(op.label);
   return text;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include <millrace/runtime/program/internal/op_name.h>
 #include <millrace/runtime/program/op_registry.h>
 
 namespace millrace {
@@ -45,14 +46,14 @@ void Vectorizer::rewrite(const Op& op) {
     return;
   }
   const OpDef& def = from_.registry().at(op.type);
-  const std::string name = op.label.empty() ? op.type : op.type + " '" + op.label + "'";
-  if (!def.vectorize) throw UnsupportedError("op " + name + ": has no rule for many sequences at once");
+  const std::string name = internal::op_name(op);
+  if (!def.vectorize) throw UnsupportedError(name + ": has no rule for many sequences at once");
   try {
     def.vectorize(*this, op);
   } catch (Error& error) {
     // The op where the error began says where; ops around it would say nothing of the cause.
     if (std::string_view(error.what()).find(", for many sequences at once)") == std::string_view::npos)
-      error.add_context(" (op " + name + ", for many sequences at once)");
+      error.add_context(" (" + name + ", for many sequences at once)");
     throw;
   }
 }

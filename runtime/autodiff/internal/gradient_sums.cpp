@@ -6,6 +6,7 @@
 #include <millrace/runtime/autodiff/internal/activity.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/program/errors.h>
+#include <millrace/runtime/program/internal/op_name.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/tensor/visit.h>
 
@@ -127,8 +128,7 @@ std::vector<VarId> GradientSums::call_rule(Program& program, const Op& op, const
                                            const std::string& where) {
   const GradientRule rule = program.registry().at(op.type).gradient;
   if (!rule) {
-    const std::string label = op.label.empty() ? "" : " (" + op.label + ")";
-    throw UnsupportedError("append_backward: op " + op.type + label + " has no gradient rule: '" + program.var(op.outputs.at(0)).name +
+    throw UnsupportedError("append_backward: " + internal::op_name(op) + " has no gradient rule: '" + program.var(op.outputs.at(0)).name +
                            "'" + where + " has a gradient");
   }
   RuleContext context(program, op, wants, value, gradient);

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <millrace/runtime/loops/binder.h>
+#include <millrace/runtime/program/internal/op_name.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/tensor/ragged.h>
 
@@ -15,8 +16,6 @@ namespace millrace {
 namespace {
 
 constexpr std::size_t most_graphs = 16;
-
-std::string called(const Op& op) { return "op " + (op.label.empty() ? op.type : op.type + " '" + op.label + "'"); }
 
 /// Where the rows of an iteration lie in each var of it; −1: nowhere. UnsupportedError where one row is made of several.
 void follow_rows(const LoopForm& form) {
@@ -34,11 +33,11 @@ void follow_rows(const LoopForm& form) {
     std::vector<int> out(op.outputs.size(), -1);
     if (std::any_of(in.begin(), in.end(), [](int axis) { return axis >= 0; })) {
       const OpDef& def = step.registry().at(op.type);
-      if (!def.follow_rows) throw UnsupportedError(called(op) + " does not say how it treats rows");
+      if (!def.follow_rows) throw UnsupportedError(internal::op_name(op) + " does not say how it treats rows");
       try {
         out = def.follow_rows(InferContext(step, op, 0), in);
       } catch (const UnsupportedError& error) {
-        throw UnsupportedError(called(op) + " " + error.what());
+        throw UnsupportedError(internal::op_name(op) + " " + error.what());
       }
     }
     for (std::size_t i = 0; i < op.outputs.size(); ++i) axes[op.outputs[i]] = out.at(i);
@@ -53,7 +52,7 @@ void expect_no_host(const Program& step) {
   for (const Op& op : step.block(0).ops)
     for (const std::size_t input : step.registry().at(op.type).host_inputs)
       if (input < op.inputs.size() && op.inputs[input] != no_var && step.constant(op.inputs[input]) == nullptr)
-        throw UnsupportedError(called(op) + ": the host looks at '" + step.var(op.inputs[input]).name + "' each time");
+        throw UnsupportedError(internal::op_name(op) + ": the host looks at '" + step.var(op.inputs[input]).name + "' each time");
 }
 
 CapturedForm::CapturedForm(const Program& program, int block, const Op& loop) : form_(find_loop_form(program, block, loop)) {

@@ -13,6 +13,7 @@
 #include <millrace/runtime/loops/cuda_graph/tick_graph.h>
 #include <millrace/runtime/loops/cuda_recurrent/internal/device_rows.h>
 #include <millrace/runtime/lowering/passes.h>
+#include <millrace/runtime/program/internal/op_name.h>
 #include <millrace/runtime/program/ops/internal/lstm_form.h>
 #include <millrace/runtime/program/straight_program.h>
 #include <millrace/tensor/copy.h>
@@ -22,7 +23,6 @@ namespace millrace {
 namespace {
 
 [[noreturn]] void refuse(const std::string& why) { throw UnsupportedError(why); }
-std::string label(const Op& op) { return "op " + (op.label.empty() ? op.type : op.type + " '" + op.label + "'"); }
 /// The elements of its first input in the same order, with other extents.
 bool is_view(const Op& op) { return op.type == "reshape" || op.type == "squeeze" || op.type == "unsqueeze" || op.type == "identity"; }
 
@@ -76,7 +76,7 @@ struct DeviceStepForm::Reader {
         cells.emplace(&op, cell);
         made.next_[cell.h] = made.next_[cell.c] = std::nullopt;
       } catch (const UnsupportedError& error) {
-        made.reason_ = label(op) + ": " + error.what();
+        made.reason_ = internal::op_name(op) + ": " + error.what();
       }
     }
   }

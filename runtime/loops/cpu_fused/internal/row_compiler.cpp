@@ -10,6 +10,7 @@
 #include <millrace/kernels/cast.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/matmul_rows.h>
+#include <millrace/runtime/program/internal/op_name.h>
 #include <millrace/runtime/program/ops/internal/packing.h>
 #include <millrace/tensor/copy.h>
 
@@ -93,9 +94,7 @@ void RowCompiler::compile() {
   made_.plan_.emplace(std::move(desc_));
 }
 
-void RowCompiler::refuse(const Op& op, const std::string& why) {
-  throw UnsupportedError("op " + (op.label.empty() ? op.type : op.type + " '" + op.label + "'") + ": " + why);
-}
+void RowCompiler::refuse(const Op& op, const std::string& why) { throw UnsupportedError(millrace::internal::op_name(op) + ": " + why); }
 
 void RowCompiler::eval(const Op& op) {
   if (op.type == "constant") return;

@@ -2,6 +2,7 @@
 #include <millrace/runtime/models/import/with_onnx/importer.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/lowering/drop_unread.h>
@@ -170,7 +171,11 @@ void Importer::check_ops() const {
                          " that it has not: " + text);
 }
 
-void Importer::fail(const std::string& what) const { throw ProgramError(one_line(source_.name() + ": " + label_ + what)); }
+std::string Importer::node_prefix() const {
+  return node_ == nullptr ? "" : "node " + printable(node_->label()) + " (" + node_->op() + "): ";
+}
+
+void Importer::fail(const std::string& what) const { throw ProgramError(one_line(source_.name() + ": " + node_prefix() + what)); }
 
 void Importer::inputs(const onnx::GraphProto& graph) {
   Scope& scope = scopes_.back();
@@ -215,7 +220,7 @@ void Importer::initializers(const onnx::GraphProto& graph) {
 }
 
 Tensor Importer::tensor_of(const onnx::TensorProto& proto, const std::string& what) {
-  const std::string where = source_.name() + ": " + label_ + what;
+  const std::string where = source_.name() + ": " + node_prefix() + what;
   try {
     return tensor_of_onnx(proto, source_, where);
   } catch (const OverflowError& error) {
@@ -225,7 +230,7 @@ Tensor Importer::tensor_of(const onnx::TensorProto& proto, const std::string& wh
 
 Tensor Importer::held_tensor_of(const onnx::TensorProto& proto, const std::string& what) {
   const ElementType* type = held_type(proto.data_type());
-  return type == nullptr ? tensor_of(proto, what) : held_tensor(proto, *type, source_.name() + ": " + label_ + what);
+  return type == nullptr ? tensor_of(proto, what) : held_tensor(proto, *type, source_.name() + ": " + node_prefix() + what);
 }
 
 const ElementType* Importer::element(VarId var) const {
@@ -291,13 +296,16 @@ void Importer::nodes(const onnx::GraphProto& graph) {
 void Importer::node(const onnx::NodeProto& proto) {
   const Node node(proto);
   const Rule* rule = find_rule(node.qualified_op());
-  const std::string outer = label_;
-  label_ = "node " + printable(node.label()) + " (" + node.op() + "): ";
+  struct Back {
+    const Node*& now;
+    const Node* outer;
+    ~Back() { now = outer; }
+  } const back{node_, std::exchange(node_, &node)};
   const std::string prefix = source_.name() + ": ";
   // An error of a node inside a sub-graph names that node already.
   const auto complete = [&](const Error& error) {
     const std::string what = error.what();
-    return one_line(what.starts_with(prefix) ? what : prefix + label_ + what);
+    return one_line(what.starts_with(prefix) ? what : prefix + node_prefix() + what);
   };
   try {
     pass_over_idle_attributes(node, opset_);
@@ -315,7 +323,6 @@ void Importer::node(const onnx::NodeProto& proto) {
   } catch (const Error& error) {
     throw ProgramError(complete(error));
   }
-  label_ = outer;
 }
 
 std::vector<VarId> Importer::outputs(const onnx::GraphProto& graph) {
@@ -389,10 +396,7 @@ std::vector<VarId> Importer::inlined(const onnx::GraphProto& graph) {
   return results;
 }
 
-void Importer::back_to(const Mark& mark) {
-  scopes_.resize(mark.scopes);
-  label_ = mark.label;
-}
+void Importer::back_to(const Mark& mark) { scopes_.resize(mark.scopes); }
 
 int Importer::leave(std::vector<VarId> results) {
   const int left = block();
@@ -480,6 +484,7 @@ std::vector<VarId> Importer::emit(const std::string& op, std::vector<VarId> inpu
                                   const std::vector<std::string>& names) {
   Op made{op, std::move(inputs), {}, std::move(attributes), {}};
   std::vector<VarId> outputs = program_.append(block(), std::move(made), names);
+  if (node_ != nullptr) program_.block(block()).ops.back().label = node_->label();  // errors of the import name the node themselves
   for (const VarId output : outputs) values_.made_by(output, block(), program_.block(block()).ops.size() - 1);
   return outputs;
 }

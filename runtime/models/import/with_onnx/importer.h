@@ -122,9 +122,8 @@ class Importer {
   /// Where the import is, and the way back there after an error: what was appended since is left behind, so `again`.
   struct Mark {
     std::size_t scopes;
-    std::string label;
   };
-  Mark mark() const { return {scopes_.size(), label_}; }
+  Mark mark() const { return {scopes_.size()}; }
   void back_to(const Mark& mark);
 
   /// Types of what a loop carries, as wide as attempts at this graph found them to be. Where an attempt failed, `again`
@@ -165,6 +164,7 @@ class Importer {
   VarId extent_alone(VarId var);
   VarId make_var(Scope& scope, const std::string& name);
   void define(const std::string& name, VarId var);
+  std::string node_prefix() const;
   [[noreturn]] void fail(const std::string& what) const;
 
   Source& source_;
@@ -174,7 +174,7 @@ class Importer {
   Program program_;
   Values values_{program_};
   std::vector<Scope> scopes_;
-  std::string label_;  // of the node that is being imported
+  const Node* node_ = nullptr;  // that is being imported
   std::map<const onnx::GraphProto*, std::vector<VarType>> widened_;
   std::map<const onnx::GraphProto*, std::unique_ptr<onnx::NodeProto>> other_forms_;
   std::set<VarId> stacked_lists_;

@@ -327,6 +327,14 @@ TEST_CASE("Names of a file cannot break an error into two lines") {
   CHECK(what.find('\n') == std::string::npos);
 }
 
+TEST_CASE("Errors of a run name the node that the op came from, in one line") {
+  GraphBuilder graph;
+  graph.input("a", {2, -1}).input("b", {-1, 5}).output("y");
+  graph.node("MatMul", {"a", "b"}, {"y"}).name("/encoder/att\nention/MatMul");
+  CHECK_THROWS_WITH_AS(testing::on_cpu(parse(graph), {{"a", ones({2, 3})}, {"b", ones({4, 5})}}),
+                       "matmul: [2, 3] and [4, 5] do not fit each other (op matmul of block 0, '/encoder/att?ention/MatMul')", ShapeError);
+}
+
 TEST_CASE("Bytes that are no model are refused") {
   CHECK_THROWS_AS(parse_onnx("", "m"), ParseError);
   CHECK_THROWS_WITH_AS(parse_onnx("not a model", "m"), doctest::Contains("m: expected an ONNX model"), ParseError);
