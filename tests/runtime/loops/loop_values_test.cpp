@@ -87,7 +87,7 @@ struct Site {
     const LoDTensor x(random_tensor(random, {steps, c}), LoD::from_lengths({{steps}}));
     auto [slots, order] = unpack(x, 0, true, device->stream(0));
     for (const auto& input : form.inputs) given.values.emplace(input.array, slots);
-    for (const auto& output : form.outputs) given.values.emplace(output.array, TensorArray(steps, order));
+    for (const auto& output : form.outputs) given.values.emplace(output.array, millrace::TensorArray(steps, order));
     const Tensor first = random_tensor(random, {1, h});
     for (const auto& state : form.states) {
       if (state.initial != no_var) given.values.emplace(state.initial, first);
