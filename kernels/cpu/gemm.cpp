@@ -103,7 +103,12 @@ void turn(const Views<T>& views, T* rows, ThreadTeam& team) {
   constexpr std::int64_t tile = 16, elements_a_task = 32768;
   const std::int64_t strips = (views.m + tile - 1) / tile;
   team.parallel(strips, std::max<std::int64_t>(1, elements_a_task / (tile * views.k)), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t first = begin * tile; first < std::min(views.m, end * tile); first += tile) {
+    const std::int64_t past = std::min(views.m, end * tile);
+    if (views.a_row == 1) {
+      const std::int64_t first = begin * tile;
+      return transpose_rows(bits_of(views.a + first), views.a_column, bits_of(rows + first * views.k), views.k, past - first, views.k);
+    }
+    for (std::int64_t first = begin * tile; first < past; first += tile) {
       const std::int64_t last = std::min(views.m, first + tile);
       for (std::int64_t k = 0; k < views.k; k += tile) {
         const std::int64_t count = std::min(tile, views.k - k);
