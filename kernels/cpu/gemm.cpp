@@ -42,10 +42,18 @@ struct Views {
 bool packs_a(const Tensor& a) { return a.dim(1) > 1 && a.strides()[1] != 1; }
 bool packs_b(const Tensor& a, const Tensor& b) { return a.dim(0) >= rows_worth_packing || (b.dim(1) > 1 && b.strides()[1] != 1); }
 
+/// Elements from one row of a to the next where they lie side by side: an odd number of cache lines. Rows whose distance is a power of two would share
+/// the same few places of the first cache.
+template <class T>
+std::int64_t turned_stride(std::int64_t k) {
+  constexpr auto line = static_cast<std::int64_t>(64 / sizeof(T));
+  return ((k + line - 1) / line | 1) * line;
+}
+
 template <class T>
 std::int64_t packed_bytes(const Tensor& a, const Tensor& b) {
   const PackedLayout layout{b.dim(0), b.dim(1), gemm_kernels().lanes<T>()};
-  return (layout.elements() + (packs_a(a) ? a.elements() : 0)) * static_cast<std::int64_t>(sizeof(T));
+  return (layout.elements() + (packs_a(a) ? a.dim(0) * turned_stride<T>(a.dim(1)) : 0)) * static_cast<std::int64_t>(sizeof(T));
 }
 
 /// Runs panels of `call` for all rows of `views`; `call` says where b is.
@@ -99,14 +107,18 @@ void run_panels(const GemmKernels& kernels, const Views<T>& views, const PackedL
 
 /// The rows of a side by side, by tiles: both their columns in a and their rows here stay in the first cache, however far apart they lie.
 template <class T>
-void turn(const Views<T>& views, T* rows, ThreadTeam& team) {
+void turn(const Views<T>& views, T* rows, std::int64_t stride, ThreadTeam& team) {
   constexpr std::int64_t tile = 16, elements_a_task = 32768;
   const std::int64_t strips = (views.m + tile - 1) / tile;
   team.parallel(strips, std::max<std::int64_t>(1, elements_a_task / (tile * views.k)), [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t past = std::min(views.m, end * tile);
     if (views.a_row == 1) {
+      // Few columns of all rows at a time: a is read from its first element to its last.
       const std::int64_t first = begin * tile;
-      return transpose_rows(bits_of(views.a + first), views.a_column, bits_of(rows + first * views.k), views.k, past - first, views.k);
+      for (std::int64_t k = 0; k < views.k; k += tile)
+        transpose_rows(bits_of(views.a + first + k * views.a_column), views.a_column, bits_of(rows + first * stride + k), stride,
+                       past - first, std::min(tile, views.k - k));
+      return;
     }
     for (std::int64_t first = begin * tile; first < past; first += tile) {
       const std::int64_t last = std::min(views.m, first + tile);
@@ -114,7 +126,7 @@ void turn(const Views<T>& views, T* rows, ThreadTeam& team) {
         const std::int64_t count = std::min(tile, views.k - k);
         for (std::int64_t row = first; row < last; ++row) {
           const T* from = views.a + row * views.a_row + k * views.a_column;
-          T* to = rows + row * views.k + k;
+          T* to = rows + row * stride + k;
           for (std::int64_t i = 0; i < count; ++i) to[i] = from[i * views.a_column];
         }
       }
@@ -131,9 +143,11 @@ void gemm_floats(double alpha, const Tensor& a, const Tensor& b, double beta, co
   const PackedLayout layout{views.k, views.n, kernels.lanes<T>()};
   if (packs_a(a)) {
     T* rows = scratch + layout.elements();
-    turn(views, rows, team);
+    const std::int64_t stride = turned_stride<T>(views.k);
+    turn(views, rows, stride, team);
     views.a = rows;
-    views.a_row = views.k;
+    views.a_row = stride;
+    views.a_column = 1;
   }
   MatrixCall<T> call;
   call.k = views.k;
