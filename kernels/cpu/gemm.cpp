@@ -9,8 +9,6 @@
 namespace millrace::cpu {
 namespace {
 
-/// From so many rows on, packing b costs less than it saves.
-constexpr std::int64_t rows_worth_packing = 12;
 /// Packed operands up to this size stay on the stack.
 constexpr std::int64_t stack_bytes = 8192;
 
@@ -40,7 +38,20 @@ struct Views {
 };
 
 bool packs_a(const Tensor& a) { return a.dim(1) > 1 && a.strides()[1] != 1; }
-bool packs_b(const Tensor& a, const Tensor& b) { return a.dim(0) >= rows_worth_packing || (b.dim(1) > 1 && b.strides()[1] != 1); }
+/// The most rows of a for which b is read where it lies; for more, packing b costs less than it saves. Every few rows of a read all of b once more.
+/// Vectors of 64 bytes take so many rows at a time that any cache keeps up; narrower ones need b in the second cache, where rows at a distance of
+/// many lines share few places.
+template <class T>
+std::int64_t rows_in_place(const Tensor& b) {
+  constexpr std::int64_t line = 64, apart = 8;
+  if (gemm_kernels().lanes<T>() * static_cast<std::int64_t>(sizeof(T)) == line) return 256;
+  return b.strides()[0] * static_cast<std::int64_t>(sizeof(T)) % (apart * line) == 0 ? 24 : 128;
+}
+
+template <class T>
+bool packs_b(const Tensor& a, const Tensor& b) {
+  return (b.dim(1) > 1 && b.strides()[1] != 1) || a.dim(0) > rows_in_place<T>(b);
+}
 
 /// Elements from one row of a to the next where they lie side by side: an odd number of cache lines. Rows whose distance is a power of two would share
 /// the same few places of the first cache.
@@ -155,7 +166,7 @@ void gemm_floats(double alpha, const Tensor& a, const Tensor& b, double beta, co
   call.alpha = static_cast<T>(alpha);
   call.beta = static_cast<T>(beta);
   call.column_stride = views.c_column;
-  const std::int64_t direct = packs_b(a, b) ? 0 : views.n / layout.width();
+  const std::int64_t direct = packs_b<T>(a, b) ? 0 : views.n / layout.width();
   if (direct > 0) {
     call.b = views.b;
     call.b_stride = views.b_row;
