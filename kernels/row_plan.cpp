@@ -18,7 +18,7 @@ using Kind = RowOp::Kind;
 
 /// The memory of a block, beside its views, should stay in the second cache; the memory that a tile touches, in the first.
 constexpr std::int64_t block_bytes = 384 << 10;
-constexpr std::int64_t tile_bytes = 24 << 10;
+constexpr std::int64_t tile_bytes = 48 << 10;
 constexpr std::int64_t line = 16;  // elements
 
 /// Ops that run over a whole block.
@@ -370,9 +370,11 @@ class Planner {
     for (std::size_t g = 0; g < state_.groups.size(); ++g) {
       RowPlan::State::Group& group = state_.groups[g];
       if (group.tile == 0) continue;
-      std::int64_t width = 0;
+      // Local registers share their memory as they come and go.
+      std::int64_t width = place_tile(static_cast<std::int64_t>(g));
       for (std::size_t reg = 0; reg < lives_.size(); ++reg)
-        if (lives_[reg].used && touches(group, static_cast<int>(reg)) && desc_.registers[reg].kind != RowRegister::Kind::constant)
+        if (lives_[reg].used && !is_local(reg) && touches(group, static_cast<int>(reg)) &&
+            desc_.registers[reg].kind != RowRegister::Kind::constant)
           width += desc_.registers[reg].width;
       group.tile = std::clamp<std::int64_t>(tile_bytes / std::max<std::int64_t>(1, width * element_bytes()), 1, state_.block_rows);
       if (folds(group)) group.tile = std::clamp<std::int64_t>(cpu::sum_rows, group.tile, state_.block_rows);

@@ -114,11 +114,25 @@ void gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, const 
     const U* from = static_cast<const U*>(x.raw());
     U* to = static_cast<U*>(out.raw_mutable());
     const std::int64_t from_stride = x.strides()[0], to_stride = out.strides()[0];
-    team.parallel(out.dim(0), rows_grain(copy_row.loop.count()), [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t elements = copy_row.loop.count();
+    const bool dense = copy_row.side_by_side && from_stride == elements && to_stride == elements;
+    team.parallel(out.dim(0), rows_grain(elements), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t row = index[static_cast<std::size_t>(i)];
         U* target = to + i * to_stride;
-        row < 0 ? copy_row.zero(target) : copy_row(from + row * from_stride, target);
+        if (row < 0) {
+          copy_row.zero(target);
+          continue;
+        }
+        // Rows of one iteration that stay together are one run of memory.
+        std::int64_t count = 1;
+        while (dense && i + count < end && index[static_cast<std::size_t>(i + count)] == row + count) ++count;
+        if (count == 1) {
+          copy_row(from + row * from_stride, target);
+          continue;
+        }
+        std::memcpy(target, from + row * from_stride, static_cast<std::size_t>(count * elements) * sizeof(U));
+        i += count - 1;
       }
     });
   });

@@ -9,8 +9,6 @@
 namespace millrace::cpu {
 namespace {
 
-/// From so many rows on, packing b costs less than it saves.
-constexpr std::int64_t rows_worth_packing = 12;
 /// Packed operands up to this size stay on the stack.
 constexpr std::int64_t stack_bytes = 8192;
 
@@ -40,12 +38,33 @@ struct Views {
 };
 
 bool packs_a(const Tensor& a) { return a.dim(1) > 1 && a.strides()[1] != 1; }
-bool packs_b(const Tensor& a, const Tensor& b) { return a.dim(0) >= rows_worth_packing || (b.dim(1) > 1 && b.strides()[1] != 1); }
+/// The most rows of a for which b is read where it lies; for more, packing b costs less than it saves. Every few rows of a read all of b once more.
+/// Vectors of 64 bytes take so many rows at a time that any cache keeps up; narrower ones need b in the second cache, where rows at a distance of
+/// many lines share few places.
+template <class T>
+std::int64_t rows_in_place(const Tensor& b) {
+  constexpr std::int64_t line = 64, apart = 8;
+  if (gemm_kernels().lanes<T>() * static_cast<std::int64_t>(sizeof(T)) == line) return 256;
+  return b.strides()[0] * static_cast<std::int64_t>(sizeof(T)) % (apart * line) == 0 ? 24 : 128;
+}
+
+template <class T>
+bool packs_b(const Tensor& a, const Tensor& b) {
+  return (b.dim(1) > 1 && b.strides()[1] != 1) || a.dim(0) > rows_in_place<T>(b);
+}
+
+/// Elements from one row of a to the next where they lie side by side: an odd number of cache lines. Rows whose distance is a power of two would share
+/// the same few places of the first cache.
+template <class T>
+std::int64_t turned_stride(std::int64_t k) {
+  constexpr auto line = static_cast<std::int64_t>(64 / sizeof(T));
+  return ((k + line - 1) / line | 1) * line;
+}
 
 template <class T>
 std::int64_t packed_bytes(const Tensor& a, const Tensor& b) {
   const PackedLayout layout{b.dim(0), b.dim(1), gemm_kernels().lanes<T>()};
-  return (layout.elements() + (packs_a(a) ? a.elements() : 0)) * static_cast<std::int64_t>(sizeof(T));
+  return (layout.elements() + (packs_a(a) ? a.dim(0) * turned_stride<T>(a.dim(1)) : 0)) * static_cast<std::int64_t>(sizeof(T));
 }
 
 /// Runs panels of `call` for all rows of `views`; `call` says where b is.
@@ -99,17 +118,26 @@ void run_panels(const GemmKernels& kernels, const Views<T>& views, const PackedL
 
 /// The rows of a side by side, by tiles: both their columns in a and their rows here stay in the first cache, however far apart they lie.
 template <class T>
-void turn(const Views<T>& views, T* rows, ThreadTeam& team) {
+void turn(const Views<T>& views, T* rows, std::int64_t stride, ThreadTeam& team) {
   constexpr std::int64_t tile = 16, elements_a_task = 32768;
   const std::int64_t strips = (views.m + tile - 1) / tile;
   team.parallel(strips, std::max<std::int64_t>(1, elements_a_task / (tile * views.k)), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t first = begin * tile; first < std::min(views.m, end * tile); first += tile) {
+    const std::int64_t past = std::min(views.m, end * tile);
+    if (views.a_row == 1) {
+      // Few columns of all rows at a time: a is read from its first element to its last.
+      const std::int64_t first = begin * tile;
+      for (std::int64_t k = 0; k < views.k; k += tile)
+        transpose_rows(bits_of(views.a + first + k * views.a_column), views.a_column, bits_of(rows + first * stride + k), stride,
+                       past - first, std::min(tile, views.k - k));
+      return;
+    }
+    for (std::int64_t first = begin * tile; first < past; first += tile) {
       const std::int64_t last = std::min(views.m, first + tile);
       for (std::int64_t k = 0; k < views.k; k += tile) {
         const std::int64_t count = std::min(tile, views.k - k);
         for (std::int64_t row = first; row < last; ++row) {
           const T* from = views.a + row * views.a_row + k * views.a_column;
-          T* to = rows + row * views.k + k;
+          T* to = rows + row * stride + k;
           for (std::int64_t i = 0; i < count; ++i) to[i] = from[i * views.a_column];
         }
       }
@@ -126,9 +154,11 @@ void gemm_floats(double alpha, const Tensor& a, const Tensor& b, double beta, co
   const PackedLayout layout{views.k, views.n, kernels.lanes<T>()};
   if (packs_a(a)) {
     T* rows = scratch + layout.elements();
-    turn(views, rows, team);
+    const std::int64_t stride = turned_stride<T>(views.k);
+    turn(views, rows, stride, team);
     views.a = rows;
-    views.a_row = views.k;
+    views.a_row = stride;
+    views.a_column = 1;
   }
   MatrixCall<T> call;
   call.k = views.k;
@@ -136,7 +166,7 @@ void gemm_floats(double alpha, const Tensor& a, const Tensor& b, double beta, co
   call.alpha = static_cast<T>(alpha);
   call.beta = static_cast<T>(beta);
   call.column_stride = views.c_column;
-  const std::int64_t direct = packs_b(a, b) ? 0 : views.n / layout.width();
+  const std::int64_t direct = packs_b<T>(a, b) ? 0 : views.n / layout.width();
   if (direct > 0) {
     call.b = views.b;
     call.b_stride = views.b_row;

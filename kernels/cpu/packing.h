@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include <millrace/kernels/cpu/gemm_kernels.h>
+#include <millrace/kernels/cpu/transpose_kernels.h>
 #include <millrace/tensor/thread_team.h>
 
 namespace millrace::cpu {
@@ -31,27 +33,39 @@ struct PackedLayout {
   std::int64_t elements() const { return (columns + lanes - 1) / lanes * lanes * groups() * group; }
 };
 
-/// Packs panels [first, last) of from[k·row_stride + column·column_stride].
+/// Packs panel `panel` of from[k·row_stride + column·column_stride].
+template <class T>
+void pack_panel(const PackedLayout& layout, const T* from, std::int64_t row_stride, std::int64_t column_stride, std::int64_t panel, T* to) {
+  const std::int64_t column = panel * layout.width();
+  const std::int64_t width = layout.width_of(panel);
+  const std::int64_t filled = std::min(width, layout.columns - column);
+  T* row = to + panel * layout.panel_stride();
+  if constexpr (std::is_floating_point_v<T>) {
+    // A column at a time would find the next element of each of its columns in another line of one set of the first cache.
+    if (layout.group == 1 && row_stride == 1 && column_stride != 1) {
+      transpose_rows(bits_of(from + column * column_stride), column_stride, bits_of(row), width, layout.k, filled);
+      for (std::int64_t k = 0; k < layout.k && filled < width; ++k) std::fill(row + k * width + filled, row + (k + 1) * width, T{});
+      return;
+    }
+  }
+  for (std::int64_t k = 0; k < layout.groups() * layout.group; k += layout.group, row += width * layout.group) {
+    if (filled < width || k + layout.group > layout.k) std::fill(row, row + width * layout.group, T{});
+    for (std::int64_t g = 0; g < std::min(layout.group, layout.k - k); ++g) {
+      const T* source = from + (k + g) * row_stride + column * column_stride;
+      if (layout.group == 1 && column_stride == 1) {
+        std::copy_n(source, filled, row);
+        continue;
+      }
+      for (std::int64_t i = 0; i < filled; ++i) row[i * layout.group + g] = source[i * column_stride];
+    }
+  }
+}
+
+/// Packs panels [first, last).
 template <class T>
 void pack_panels(const PackedLayout& layout, const T* from, std::int64_t row_stride, std::int64_t column_stride, std::int64_t first,
                  std::int64_t last, T* to) {
-  for (std::int64_t panel = first; panel < last; ++panel) {
-    const std::int64_t column = panel * layout.width();
-    const std::int64_t width = layout.width_of(panel);
-    const std::int64_t filled = std::min(width, layout.columns - column);
-    T* row = to + panel * layout.panel_stride();
-    for (std::int64_t k = 0; k < layout.groups() * layout.group; k += layout.group, row += width * layout.group) {
-      if (filled < width || k + layout.group > layout.k) std::fill(row, row + width * layout.group, T{});
-      for (std::int64_t g = 0; g < std::min(layout.group, layout.k - k); ++g) {
-        const T* source = from + (k + g) * row_stride + column * column_stride;
-        if (layout.group == 1 && column_stride == 1) {
-          std::copy_n(source, filled, row);
-          continue;
-        }
-        for (std::int64_t i = 0; i < filled; ++i) row[i * layout.group + g] = source[i * column_stride];
-      }
-    }
-  }
+  for (std::int64_t panel = first; panel < last; ++panel) pack_panel(layout, from, row_stride, column_stride, panel, to);
 }
 
 template <class T>

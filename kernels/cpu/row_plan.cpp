@@ -255,11 +255,22 @@ class Machine {
     const std::int64_t outer = all_whole ? 1 : op.outer;
     const std::int64_t n = (all_whole ? op.outer * op.inner : op.inner) * (steps == 1 ? rows : 1);
     if (n == 0) return;
+    // Calls may change any memory: places that a table of registers gave once would be read again for each run.
+    T* out = at(op.out, first);
+    const T* from[Inputs];
+    std::int64_t strides[Inputs];
+    for (int k = 0; k < Inputs; ++k) {
+      from[k] = at(op.in[k], first);
+      strides[k] = stride(op.in[k]);
+    }
+    const std::int64_t out_stride = stride(op.out);
     for (std::int64_t row = 0; row < steps; ++row) {
       for (std::int64_t o = 0; o < outer; ++o) {
-        for (int k = 0; k < Inputs; ++k) in[k].first = at(op.in[k], first + row) + o * op.in[k].outer_step;
-        f(at(op.out, first + row) + o * op.out.outer_step, in, n);
+        for (int k = 0; k < Inputs; ++k) in[k].first = from[k] + o * op.in[k].outer_step;
+        f(out + o * op.out.outer_step, in, n);
       }
+      out += out_stride;
+      for (int k = 0; k < Inputs; ++k) from[k] += strides[k];
     }
   }
 

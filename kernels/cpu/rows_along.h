@@ -20,13 +20,6 @@ inline bool sides_lie(const std::int64_t* starts) {
   return all;
 }
 
-/// Elements as the unsigned integers of their size.
-template <class T>
-auto bits_of(T* x) {
-  using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>>;
-  return reinterpret_cast<std::conditional_t<std::is_const_v<T>, const U*, U*>>(x);
-}
-
 /// Takes the rows of `x` along its last `axes` axes (any strides) a few at a time into contiguous buffers of `Wide`,
 /// lets f(rows, count, n) change them, and writes them to the same places of `out` (any strides, the same extents). `x`
 /// holds T, `out` holds T.

@@ -47,7 +47,7 @@ void StepRunner::fuse() {
   }
   try {
     kernel_.emplace(passes::merge_products(passes::share_expressions(step_.program())));
-    weights_ = kernel_->weights({});
+    weights_ = kernel_->known();
   } catch (const Error& error) {
     kernel_.reset();
     reason_ = error.what();

@@ -48,6 +48,18 @@ TEST_CASE("rows are gathered by plan, zeros for -1, from a vector or a tensor, o
   });
 }
 
+TEST_CASE("rows that are gathered in runs are those of one row at a time, between others and at both ends") {
+  CpuDevice device(2);
+  Random random(3);
+  const Tensor x = random_tensor(random, DType::f32, DDim{9, 700});
+  const List plan{6, 7, 8, -1, 3, 4, 5, 0, 1, 2, 2, 8, 0, -1, -1, 1};
+  const Tensor all = gather_rows(x, plan, device.stream(0));
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    CHECK(same_bits(all.rows(at, at + 1), gather_rows(x, List{plan[i]}, device.stream(0))));
+  }
+}
+
 TEST_CASE("rows are scattered by plan, -1 skips, other rows stay, the later of two wins, on every device") {
   each_backend([](DeviceUnderTest& on) {
     Tensor out = on.up(Tensor::from(List{9, 9, 9, 9, 9, 9, 9, 9}, DDim{4, 2}));

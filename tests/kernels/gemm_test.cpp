@@ -120,6 +120,29 @@ TEST_CASE("products of many rows and columns have the bits of the definition on 
   });
 }
 
+TEST_CASE("a matrix that is read where it lies, packed or packed from its columns gives the same bits, on every instruction set") {
+  CpuDevice one(1), two(2);
+  Random random(12);
+  each_instruction_set([&](const std::string& name) {
+    for (const std::int64_t m : {24, 25, 128, 129, 256, 257})
+      for (const std::int64_t n : {128, 133}) {
+        INFO(name, ", m ", m, ", n ", n);
+        const Tensor a = random_tensor(random, DType::f32, DDim{m, 35}), b = random_tensor(random, DType::f32, DDim{35, n});
+        const Tensor turned_a = contiguous(a.permute({1, 0}), one.stream(0)).permute({1, 0});
+        const Tensor turned_b = contiguous(b.permute({1, 0}), one.stream(0)).permute({1, 0});
+        const Tensor expected = ordered_product<float>(a, b, cpu::fuses(name));
+        CHECK(same_bits(matmul(turned_a, b, one.stream(0)), expected));
+        CHECK(same_bits(matmul(turned_a, b, two.stream(0)), expected));
+        CHECK(same_bits(matmul(a, turned_b, one.stream(0)), expected));
+        CHECK(same_bits(run_packed(a, turned_b, nullptr, one.stream(0)), expected));
+      }
+    const Tensor a = random_tensor(random, DType::f64, DDim{130, 35}), b = random_tensor(random, DType::f64, DDim{67, 35}).permute({1, 0});
+    const Tensor expected = ordered_product<double>(a, contiguous(b, one.stream(0)), cpu::fuses(name));
+    CHECK(same_bits(matmul(a, b, one.stream(0)), expected));
+    CHECK(same_bits(run_packed(a, b, nullptr, one.stream(0)), expected));
+  });
+}
+
 TEST_CASE("a row has the same bits alone, in any batch of 1 to 64, packed or not, with 1 or 2 threads") {
   CpuDevice one(1), two(2);
   Random random(11);

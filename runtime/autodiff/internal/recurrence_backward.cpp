@@ -163,7 +163,7 @@ class RaggedStage : public LoopStage {
     const VarId feeds = cuts && memory_.k1 != memory_.k2 ? window_rows(true) : no_var;
     if (feeds != no_var) feed_last(feeds);
     const auto block = rnn_.block();
-    rnn_.step_input(Var::of(first_rows_));
+    first_step_ = rnn_.step_input(Var::of(first_rows_)).id();
     if (flows != no_var) flows_ = rnn_.step_input(Var::of(flows)).id();
     if (feeds != no_var) feeds_ = rnn_.step_input(Var::of(feeds)).id();
     walk();
@@ -176,7 +176,8 @@ class RaggedStage : public LoopStage {
   VarId incoming(VarId array) override {
     const auto found = incoming_.find(array);
     if (found == incoming_.end()) return no_var;
-    return masked(feeds_, rnn_.step_input(Var::of(found->second)).id());
+    const VarId step = found->second == first_rows_ ? first_step_ : rnn_.step_input(Var::of(found->second)).id();
+    return masked(feeds_, step);
   }
   VarId memory(std::size_t state) override {
     if (const auto known = memories_.find(state); known != memories_.end()) return known->second.id();
@@ -280,6 +281,7 @@ class RaggedStage : public LoopStage {
   const MemoryPolicy memory_;
   const std::int64_t phase_;
   VarId first_rows_ = no_var;
+  VarId first_step_ = no_var;  ///< of `first_rows_`
   VarId flows_ = no_var;
   VarId feeds_ = no_var;
   build::DynamicRNN rnn_;

@@ -189,7 +189,7 @@ void FusedRun::State::read_shared(StreamRef stream) {
   const auto pack = [&](const FusedLoop::Part& part) {
     std::vector<Tensor> values;
     for (const std::size_t at : part.shared) values.push_back(given(part.inputs[at]));
-    return part.kernel ? part.kernel->weights(values) : RowWeights();
+    return part.kernel ? part.kernel->weights(values, stream) : RowWeights();
   };
   ahead_weights = pack(loop->ahead_);
   step_weights = pack(loop->step_);

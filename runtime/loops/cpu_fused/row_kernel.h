@@ -48,8 +48,9 @@ class RowKernel {
   const std::vector<MatrixSource>& matrices() const noexcept { return matrices_; }
 
   /// Weights that are shared inputs, such as a matrix that the program computes, are packed once they are known: before the first run, and
-  /// again when they change. `shared` holds the shared inputs in order.
-  RowWeights weights(std::span<const Tensor> shared) const;
+  /// again when they change. `shared` holds the shared inputs in order. The stream packs them, in memory of its own; they are there for what it
+  /// runs later.
+  RowWeights weights(std::span<const Tensor> shared, StreamRef stream) const;
   /// Whether `weights` depends on its argument.
   bool packs_inputs() const noexcept { return !late_matrices_.empty() || !late_cells_.empty(); }
 
@@ -86,7 +87,7 @@ class RowKernel {
   };
   /// The last two axes of `value`, whose others have extent 1; k first.
   static Tensor matrix_of(const Tensor& value, bool transposed);
-  static PackedLstm packed_cell(const LateCell& late, std::span<const Tensor> shared);
+  static PackedLstm packed_cell(const LateCell& late, std::span<const Tensor> shared, StreamRef stream);
 
   std::vector<Port> inputs_;
   std::vector<Port> outputs_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward of recurrences over ragged rows.
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -112,6 +113,17 @@ TEST_CASE("the backward of a ragged recurrence is a recurrence that runs fused, 
       CHECK(compare(made.program, feeds_of(random, each, lod, DType::f32)) == (lod.rows() > 0 ? 2 : 0));
     }
   }
+}
+
+TEST_CASE("the backward loop unpacks the rows that set its order once") {
+  Loss made = loss_over(tanh_cell(3, 3, 4, DType::f32), DType::f32, false);
+  with_all_gradients(made.program, made.loss);
+  std::map<VarId, int> unpacked;  // by the rows of the loop
+  for (const Op& op : made.program.block(0).ops)
+    if (op.type == "unpack") ++unpacked[op.inputs[0]];
+  CHECK(unpacked.size() == 2);
+  for (const auto& [rows, times] : unpacked) CHECK(times == 1);
+  for (const Op& op : made.program.block(0).ops) CHECK(op.type != "same_steps");
 }
 
 TEST_CASE("no sequences give gradients of the extents of the weights, one column wide too") {

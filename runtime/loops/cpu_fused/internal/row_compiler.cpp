@@ -557,10 +557,12 @@ void RowCompiler::lstm_cell(const Op& op, LstmDesc desc, const std::vector<VarId
     if (value != nullptr) late.constant[i] = *value;
   }
   made_.known_.cells.push_back({make_lstm_cell(desc), {}});
-  if (known)
-    made_.known_.cells.back().packed = RowKernel::packed_cell(late, {});
-  else
+  if (known) {
+    ops::PackingStream stream;
+    made_.known_.cells.back().packed = RowKernel::packed_cell(late, {}, stream);
+  } else {
     made_.late_cells_.push_back(std::move(late));
+  }
   for (std::size_t i = 0; i < 3; ++i) made.in[i] = operand(contiguous(at(op.inputs[i])));
   made.inner = desc.hidden;
   made.out = operand(make(op.outputs[0]));
@@ -568,8 +570,7 @@ void RowCompiler::lstm_cell(const Op& op, LstmDesc desc, const std::vector<VarId
   emit(made);
 }
 
-PackedLstm RowKernel::packed_cell(const LateCell& late, std::span<const Tensor> shared) {
-  ops::PackingStream stream;
+PackedLstm RowKernel::packed_cell(const LateCell& late, std::span<const Tensor> shared, StreamRef stream) {
   const auto part = [&](std::size_t i) -> const Tensor* {
     if (late.input[i]) return &shared[*late.input[i]];
     return late.constant[i] ? &*late.constant[i] : nullptr;
@@ -589,14 +590,12 @@ Tensor RowKernel::matrix_of(const Tensor& value, bool transposed) {
   return transposed ? matrix.permute({1, 0}) : matrix;
 }
 
-RowWeights RowKernel::weights(std::span<const Tensor> shared) const {
+RowWeights RowKernel::weights(std::span<const Tensor> shared, StreamRef stream) const {
   RowWeights made = known_;
-  if (!packs_inputs()) return made;
-  ops::PackingStream stream;
   for (const LateMatrix& late : late_matrices_) {
     made.matrices[late.place].packed = pack(made.matrices[late.place].plan, matrix_of(shared[late.input], late.transposed), stream);
   }
-  for (const LateCell& late : late_cells_) made.cells[late.place].packed = packed_cell(late, shared);
+  for (const LateCell& late : late_cells_) made.cells[late.place].packed = packed_cell(late, shared, stream);
   return made;
 }
 
