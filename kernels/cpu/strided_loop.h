@@ -64,6 +64,18 @@ class StridedLoop {
     team.parallel(count_, grain, [&](std::int64_t begin, std::int64_t end) { each_run(begin, end, f); });
   }
 
+  /// Calls f(offsets) for each plane of the two innermost axes, of which there must be two; `grain` counts planes.
+  template <class F>
+  void parallel_planes(ThreadTeam& team, std::int64_t grain, F&& f) const {
+    const std::int64_t plane = extents_[rank_ - 1] * extents_[rank_ - 2];
+    team.parallel(count_ / std::max<std::int64_t>(1, plane), grain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t at = begin; at < end; ++at) {
+        std::array<std::int64_t, max_rank + 1> index{};
+        f(start_at(at * extents_[rank_ - 2], 0, index));
+      }
+    });
+  }
+
  private:
   void add_axis(std::int64_t extent, const Offsets& steps) {
     if (rank_ > 0) {
