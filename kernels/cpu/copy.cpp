@@ -55,10 +55,9 @@ bool copy_short_runs(const StridedLoop<2>& loop, const U* from, U* to, ThreadTea
   const int last = loop.rank() - 1;
   constexpr std::int64_t few = 8;
   if (last < 1 || loop.extent(last) > few || loop.extent(last - 1) <= few) return false;
-  const std::int64_t columns = loop.extent(last), rows = loop.extent(last - 1);
   const auto [from_step, to_step] = loop.inner();
-  const auto [from_row, to_row] = loop.steps(last - 1);
-  loop.parallel_planes(team, std::max<std::int64_t>(1, grain_light / (rows * columns)), [&](const auto& offsets) {
+  loop.parallel_rows(team, grain_light, [&](const auto& offsets, const auto& row_steps, std::int64_t rows, std::int64_t columns) {
+    const auto [from_row, to_row] = row_steps;
     for (std::int64_t column = 0; column < columns; ++column) {
       const U* source = from + offsets[0] + column * from_step;
       U* target = to + offsets[1] + column * to_step;

@@ -64,14 +64,20 @@ class StridedLoop {
     team.parallel(count_, grain, [&](std::int64_t begin, std::int64_t end) { each_run(begin, end, f); });
   }
 
-  /// Calls f(offsets) for each plane of the two innermost axes, of which there must be two; `grain` counts planes.
+  /// Calls f(offsets, row_steps, rows, run) for pieces that cover all elements: `rows` innermost runs of `run` elements, one of which begins `row_steps` behind
+  /// another. Pieces are split over the team when there are more than `grain` elements.
   template <class F>
-  void parallel_planes(ThreadTeam& team, std::int64_t grain, F&& f) const {
-    const std::int64_t plane = extents_[rank_ - 1] * extents_[rank_ - 2];
-    team.parallel(count_ / std::max<std::int64_t>(1, plane), grain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t at = begin; at < end; ++at) {
+  void parallel_rows(ThreadTeam& team, std::int64_t grain, F&& f) const {
+    const std::int64_t run = extents_[rank_ - 1];
+    if (rank_ == 1) return parallel(team, grain, [&](const Offsets& offsets, std::int64_t count) { f(offsets, Offsets{}, 1, count); });
+    const std::int64_t all = extents_[rank_ - 2];
+    team.parallel(runs(), std::max<std::int64_t>(1, grain / std::max<std::int64_t>(1, run)), [&](std::int64_t begin, std::int64_t end) {
+      while (begin < end) {
         std::array<std::int64_t, max_rank + 1> index{};
-        f(start_at(at * extents_[rank_ - 2], 0, index));
+        const Offsets offsets = start_at(begin, 0, index);
+        const std::int64_t rows = std::min(end - begin, all - index[rank_ - 2]);
+        f(offsets, steps_[rank_ - 2], rows, run);
+        begin += rows;
       }
     });
   }
