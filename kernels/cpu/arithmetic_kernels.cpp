@@ -97,7 +97,7 @@ struct Row {
 
 template <class T>
 HWY_INLINE void RunRows(const ArithmeticCall<T>& call) {
-  constexpr int many = 4;
+  constexpr int many = 8, some = 4;
   Row<T> row(call);
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(row.d));
   for (std::int64_t r = 0; r < call.rows; ++r) {
@@ -109,6 +109,7 @@ HWY_INLINE void RunRows(const ArithmeticCall<T>& call) {
     }
     std::int64_t i = 0;
     for (; i + (many - 1) * lanes < call.count; i += many * lanes) row.template whole<many>(i, out);
+    for (; i + (some - 1) * lanes < call.count; i += some * lanes) row.template whole<some>(i, out);
     if (i >= call.count) continue;
     if (i + 2 * lanes < call.count)
       row.template whole<3>(i, out);
