@@ -140,6 +140,10 @@ TEST_CASE("the greatest and the least are the last NaN, else the first of equal 
           CHECK(same_bits(reduce(kind, turned, {0}, false, device.stream(0)), exact));
           const Tensor found = greatest ? argmax(x, 1, false, false, device.stream(0)) : argmin(x, 1, false, false, device.stream(0));
           CHECK(found.to_vector<std::int64_t>() == places);
+          const Tensor over =
+              greatest ? argmax(turned, 0, false, false, device.stream(0)) : argmin(turned, 0, false, false, device.stream(0));
+          CHECK(over.to_vector<std::int64_t>() == places);
+          CHECK(same_bits(argmax(turned, 0, false, true, device.stream(0)), argmax(x, 1, false, true, device.stream(0))));
         }
       }
   });
