@@ -112,6 +112,7 @@ class Group {
       call.offsets = packed_.data();
       call.copy = nullptr;
       call.block_k = nullptr;
+      call.vectors = panel_vectors;
       call.k = k_;
       call.weights = weights_;
       if (adjoining_) {
@@ -131,6 +132,7 @@ class Group {
           }
         } else {  // no element behind the last is there
           finish(waiting);
+          call.vectors = vectors_of(count);
           pack_adjoining(from, count, room);
         }
       } else {
@@ -138,6 +140,7 @@ class Group {
         const std::int64_t count = std::min(width_, images_ * places_ - begin);
         finish(waiting);
         find_places(begin, count, places.data(), segments);
+        call.vectors = vectors_of(count);
         pack_places(places.data(), count, room);
       }
       T* out = out_ + first_unit_ * places_;
@@ -169,6 +172,8 @@ class Group {
     waiting.panels = 0;
   }
   std::int64_t panels_of(std::int64_t count) const { return (count + width_ - 1) / width_; }
+  /// Vectors that hold `count` places of a panel.
+  int vectors_of(std::int64_t count) const { return static_cast<int>((count * panel_vectors + width_ - 1) / width_); }
 
   /// Of each k from the element that the first k of a place sees: over channels, then taps in row-major order.
   void find_offsets(const DDim& strides, const Tensor& weights) {
@@ -192,6 +197,11 @@ class Group {
     constexpr std::int64_t some = 4;
     if (count < some) {
       for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
+      return;
+    }
+    constexpr std::int64_t many = 32;
+    if (count >= many) {
+      std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
       return;
     }
     for (std::int64_t i = 0; i + some <= count; i += some) std::memcpy(to + i, from + i, some * sizeof(T));
@@ -250,18 +260,32 @@ class Group {
       std::fill(panel + count, panel + width_, T{0});
     }
   }
+  /// Places that follow one another at a distance of `step`.
+  static std::vector<PlaceRun> runs_of(const std::int64_t* places, std::int64_t count, std::int64_t step) {
+    std::vector<PlaceRun> runs;
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (i > 0 && places[i] == places[i - 1] + step)
+        ++runs.back().count;
+      else
+        runs.push_back({i, places[i], 1});
+    }
+    return runs;
+  }
   void pack_places(const std::int64_t* places, std::int64_t count, T* panel) const {
     if (steps_.back() == 2) {
-      std::vector<PlaceRun> runs;
-      for (std::int64_t i = 0; i < count; ++i) {
-        if (i > 0 && places[i] == places[i - 1] + 2)
-          ++runs.back().count;
-        else
-          runs.push_back({i, places[i], 1});
-      }
+      const std::vector<PlaceRun> runs = runs_of(places, count, 2);
       pack_every_second(x_, offsets_.data(), k_, runs.data(), std::ssize(runs), width_, panel);
       if (count < width_)
         for (std::int64_t k = 0; k < k_; ++k) std::fill(panel + k * width_ + count, panel + (k + 1) * width_, T{0});
+      return;
+    }
+    if (steps_.back() == 1) {
+      const std::vector<PlaceRun> runs = runs_of(places, count, 1);
+      for (std::int64_t k = 0; k < k_; ++k, panel += width_) {
+        const T* from = x_ + offsets_[static_cast<std::size_t>(k)];
+        for (const PlaceRun& run : runs) copy_some(from + run.start, run.count, panel + run.first);
+        std::fill(panel + count, panel + width_, T{0});
+      }
       return;
     }
     for (std::int64_t k = 0; k < k_; ++k, panel += width_) {
