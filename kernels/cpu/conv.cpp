@@ -14,6 +14,7 @@
 #include <millrace/kernels/cpu/conv_kernels.h>
 #include <millrace/kernels/cpu/depthwise_kernels.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
+#include <millrace/kernels/cpu/pad.h>
 #include <millrace/kernels/cpu/strided_loop.h>
 #include <millrace/tensor/checked.h>
 
@@ -375,58 +376,29 @@ void run_groups(const ConvDesc& desc, const DDim& x_dims, const Planes<T>& plane
   }
 }
 
-/// Copies x between its padding.
+/// Copies x between its padding into `room`: rows are as far apart as a row and the padding that follows it, in front of all which stands that of the first row.
 template <class T>
-class Padding {
- public:
-  Padding(const PaddedPlanes& form, const Tensor& x, T* room) : form_(form), x_(x), room_(room) {}
-
-  void run(ThreadTeam& team) const {
-    const std::int64_t channels = x_.dim(1), each = form_.strides[1], count = x_.dim(0) * channels;
-    std::fill_n(room_, form_.first, T{0});
-    std::fill_n(room_ + form_.first + count * each, form_.elements - form_.first - count * each, T{0});
-    team.parallel(count, std::max<std::int64_t>(1, grain_light / std::max<std::int64_t>(1, each)),
-                  [&](std::int64_t begin, std::int64_t end) {
-                    std::fill_n(room_ + form_.first + begin * each, (end - begin) * each, T{0});
-                    for (std::int64_t at = begin; at < end; ++at) {
-                      const std::int64_t offset = at / channels * x_.strides()[0] + at % channels * x_.strides()[1];
-                      copy(2, static_cast<const T*>(x_.raw()) + offset, room_ + form_.first + at * each);
-                    }
-                  });
+void pad_planes(const ConvDesc& desc, const PaddedPlanes& form, const Tensor& x, const Tensor& room, ThreadTeam& team) {
+  DDim dims = x.dims();
+  for (int axis = 2; axis < x.rank(); ++axis) {
+    const ConvDesc::Axis& window = desc.axes[static_cast<std::size_t>(axis - 2)];
+    dims[axis] += std::max(window.before, window.after);
   }
-
- private:
-  void copy(int axis, const T* from, T* to) const {
-    const std::int64_t extent = x_.dims().begin()[axis], from_step = x_.strides().begin()[axis], to_step = form_.strides.begin()[axis];
-    if (axis + 1 == x_.rank()) return copy_row(from, from_step, extent, to);
-    if (axis + 2 < x_.rank()) {
-      for (std::int64_t i = 0; i < extent; ++i) copy(axis + 1, from + i * from_step, to + i * to_step);
-      return;
-    }
-    const std::int64_t along = x_.dims().begin()[axis + 1], along_step = x_.strides().begin()[axis + 1];
-    for (std::int64_t i = 0; i < extent; ++i) copy_row(from + i * from_step, along_step, along, to + i * to_step);
-  }
-  static void copy_row(const T* from, std::int64_t step, std::int64_t count, T* to) {
-    if (step == 1) {
-      std::copy_n(from, count, to);
-    } else {
-      for (std::int64_t i = 0; i < count; ++i) to[i] = from[i * step];
-    }
-  }
-
-  const PaddedPlanes& form_;
-  const Tensor& x_;
-  T* room_;
-};
+  const std::int64_t behind = form.first + dims.elements();
+  T* const first = static_cast<T*>(room.raw_mutable());
+  std::fill_n(first, form.first, T{0});
+  std::fill(first + behind, first + form.elements, T{0});
+  surround(x, std::vector<std::int64_t>(static_cast<std::size_t>(x.rank()), 0), PadMode::constant, Tensor::scalar(T{0}),
+           room.slice(0, form.first, behind).reshape(dims), team);
+}
 
 template <class T>
 void run_type(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const Tensor& out,
               ThreadTeam& team) {
   if (room == nullptr) return run_groups<T>(desc, x.dims(), {static_cast<const T*>(x.raw()), x.strides()}, weights, bias, out, team);
   const PaddedPlanes form(desc, x.dims());
-  T* const padded = static_cast<T*>(room->raw_mutable());
-  Padding<T>(form, x, padded).run(team);
-  run_groups<T>(desc, x.dims(), {padded, form.strides}, weights, bias, out, team);
+  pad_planes<T>(desc, form, x, *room, team);
+  run_groups<T>(desc, x.dims(), {static_cast<const T*>(room->raw()), form.strides}, weights, bias, out, team);
 }
 
 }  // namespace
