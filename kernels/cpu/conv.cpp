@@ -200,11 +200,6 @@ class Group {
       for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
       return;
     }
-    constexpr std::int64_t many = 32;
-    if (count >= many) {
-      std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
-      return;
-    }
     for (std::int64_t i = 0; i + some <= count; i += some) std::memcpy(to + i, from + i, some * sizeof(T));
     std::memcpy(to + count - some, from + count - some, some * sizeof(T));
   }
@@ -273,20 +268,11 @@ class Group {
     return runs;
   }
   void pack_places(const std::int64_t* places, std::int64_t count, T* panel) const {
-    if (steps_.back() == 2) {
-      const std::vector<PlaceRun> runs = runs_of(places, count, 2);
-      pack_every_second(x_, offsets_.data(), k_, runs.data(), std::ssize(runs), width_, panel);
+    if (steps_.back() <= 2) {
+      const std::vector<PlaceRun> runs = runs_of(places, count, steps_.back());
+      pack_runs(x_, offsets_.data(), k_, runs.data(), std::ssize(runs), static_cast<int>(steps_.back()), width_, panel);
       if (count < width_)
         for (std::int64_t k = 0; k < k_; ++k) std::fill(panel + k * width_ + count, panel + (k + 1) * width_, T{0});
-      return;
-    }
-    if (steps_.back() == 1) {
-      const std::vector<PlaceRun> runs = runs_of(places, count, 1);
-      for (std::int64_t k = 0; k < k_; ++k, panel += width_) {
-        const T* from = x_ + offsets_[static_cast<std::size_t>(k)];
-        for (const PlaceRun& run : runs) copy_some(from + run.start, run.count, panel + run.first);
-        std::fill(panel + count, panel + width_, T{0});
-      }
       return;
     }
     for (std::int64_t k = 0; k < k_; ++k, panel += width_) {
