@@ -36,11 +36,6 @@ struct alignas(64) CacheLine {
   std::byte bytes[64];
 };
 
-/// Where the results of one panel go: `count` places from `from` on, to `to` elements behind the first of their output channel.
-struct Segment {
-  std::int64_t from, to, count;
-};
-
 /// The k that rows of the output see of x itself, where all of them see padding alone at the others: what those add is zero. Their order and their
 /// blocks stay.
 template <class T>
@@ -99,7 +94,7 @@ class Group {
 
   /// Panels [first, last); `room` elements of memory from the start of a cache line on.
   void run(std::int64_t first, std::int64_t last, const T* bias, T* room) const {
-    std::vector<Segment> segments;
+    std::vector<PlaceRun> segments;  // of one panel, in the results of an output channel
     std::vector<std::int64_t> places(static_cast<std::size_t>(width_));
     ConvCall<T> call;
     call.units = units_;
@@ -146,7 +141,7 @@ class Group {
       }
       T* out = out_ + first_unit_ * places_;
       const bool direct = segments.size() == 1 && segments[0].count == width_;
-      call.out = direct ? out + segments[0].to : room + width_ * k_ * together_;
+      call.out = direct ? out + segments[0].start : room + width_ * k_ * together_;
       call.out_stride = direct ? places_ : width_;
       const std::int64_t waits = waiting.panels * width_;
       if (direct && waits > 0 && waiting.panels < together_ && call.offsets == waiting.offsets && call.x == waiting.x + waits &&
@@ -160,9 +155,7 @@ class Group {
         continue;
       }
       conv_panel(call);
-      for (std::int64_t unit = 0; unit < units_; ++unit)
-        for (const Segment& segment : segments)
-          copy_some(call.out + unit * width_ + segment.from, segment.count, out + unit * places_ + segment.to);
+      unpack_runs(call.out, width_, units_, segments.data(), std::ssize(segments), places_, out);
     }
     finish(waiting);
   }
@@ -239,11 +232,11 @@ class Group {
     return all;
   }
   /// The taps that the rows of a panel see; null: all.
-  const SeenTaps<T>* seen_of(const std::vector<Segment>& segments, std::int64_t image) const {
+  const SeenTaps<T>* seen_of(const std::vector<PlaceRun>& segments, std::int64_t image) const {
     if (seen_.empty() || segments.empty()) return nullptr;
     std::pair<std::int64_t, std::int64_t> taps{std::numeric_limits<std::int64_t>::max(), 0};
-    for (const Segment& segment : segments) {
-      const auto [first, last] = taps_[static_cast<std::size_t>((segment.to - image * out_image_) / extents_[1])];
+    for (const PlaceRun& segment : segments) {
+      const auto [first, last] = taps_[static_cast<std::size_t>((segment.start - image * out_image_) / extents_[1])];
       taps = {std::min(taps.first, first), std::max(taps.second, last)};
     }
     const auto found = seen_.find(taps);
@@ -283,7 +276,7 @@ class Group {
   }
 
   /// Places [begin, end) of an image, counted along its plane: those of rows of the output, without what lies between them.
-  void find_segments(std::int64_t image, std::int64_t begin, std::int64_t end, std::vector<Segment>& segments) const {
+  void find_segments(std::int64_t image, std::int64_t begin, std::int64_t end, std::vector<PlaceRun>& segments) const {
     const std::int64_t along = extents_.back();
     const std::int64_t rows = places_ / along;
     for (std::int64_t row = first_row(begin - along + 1); row < rows; ++row) {
@@ -317,7 +310,7 @@ class Group {
   }
 
   /// Places [begin, begin + count) of all images in the order of the output.
-  void find_places(std::int64_t begin, std::int64_t count, std::int64_t* places, std::vector<Segment>& segments) const {
+  void find_places(std::int64_t begin, std::int64_t count, std::int64_t* places, std::vector<PlaceRun>& segments) const {
     for (std::int64_t i = 0; i < count;) {
       const std::int64_t image = (begin + i) / places_, place = (begin + i) % places_;
       const std::int64_t some = std::min(count - i, places_ - place);
