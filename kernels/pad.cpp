@@ -15,18 +15,6 @@
 namespace millrace {
 namespace {
 
-/// Which element of an axis of `extent` > 0 stands at place `at`, −1 for the constant.
-std::int64_t source_of(std::int64_t at, std::int64_t extent, PadMode mode) {
-  if (at >= 0 && at < extent) return at;
-  switch (mode) {
-    case PadMode::constant: return -1;
-    case PadMode::reflect: return at < 0 ? -at : 2 * (extent - 1) - at;
-    case PadMode::edge: return at < 0 ? 0 : extent - 1;
-    case PadMode::wrap: return (at % extent + extent) % extent;
-  }
-  return -1;
-}
-
 /// The elements that are left of an extent once it was cut.
 std::int64_t kept_of(std::int64_t extent, std::int64_t before, std::int64_t after) {
   return checked_add(extent, checked_add(std::min<std::int64_t>(before, 0), std::min<std::int64_t>(after, 0)));
@@ -54,7 +42,7 @@ std::vector<std::int64_t> axis_map(std::int64_t size, std::int64_t extent, std::
   const std::int64_t first = before > 0 ? before : 0;
   std::vector<std::int64_t> map(static_cast<std::size_t>(size));
   for (std::int64_t i = 0; i < size; ++i) {
-    const std::int64_t from = source_of(i - first, kept, mode);
+    const std::int64_t from = cpu::padding_source(i - first, kept, mode);
     map[static_cast<std::size_t>(i)] = from < 0 ? -1 : from + cut_before;
   }
   return map;
@@ -82,7 +70,6 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& before, const std::
     throw ShapeError("pad: expected counts for each axis of " + x.dims().to_string() + ", found " + std::to_string(before.size()) +
                      " and " + std::to_string(after.size()));
   DDim dims = x.dims();
-  cpu::IndexMaps maps;
   for (int axis = 0; axis < x.rank(); ++axis) {
     const auto i = static_cast<std::size_t>(axis);
     dims[axis] = axis_size(axis, x.dim(axis), before[i], after[i], mode);
@@ -93,15 +80,16 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& before, const std::
   ThreadTeam alone(1);
   cpu::cast(Tensor::scalar(value), element, alone);
   internal::check_device_places("pad", stream, {&x, &out});
-  if (mode == PadMode::constant && !internal::on_cuda(stream.place())) {
+  if (!internal::on_cuda(stream.place())) {
     launch(
         TensorRefs<1>{&x}, TensorRefs<1>{&out},
-        [part = kept_part(x, before, after), element, out](ThreadTeam& team) {
-          cpu::surround(part.first, part.second, element, out, team);
+        [part = kept_part(x, before, after), mode, element, out](ThreadTeam& team) {
+          cpu::surround(part.first, part.second, mode, element, out, team);
         },
         stream);
     return out;
   }
+  cpu::IndexMaps maps;
   for (int axis = 0; axis < x.rank(); ++axis) {
     const auto i = static_cast<std::size_t>(axis);
     maps.push_back(out.elements() == 0 ? std::vector<std::int64_t>() : axis_map(dims[axis], x.dim(axis), before[i], after[i], mode));

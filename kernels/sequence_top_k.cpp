@@ -21,6 +21,9 @@ namespace {
 constexpr internal::Implementations<const Tensor&, const std::vector<std::int64_t>&, bool, const Tensor&, const Tensor&,
                                     const std::vector<std::int64_t>&>
     top_kernels{"sequence_top_k", {{"cuda", cuda::sequence_top_k}}, cpu::sequence_top_k};
+constexpr internal::Implementations<const Tensor&, bool, const Tensor&, const Tensor&> row_top_kernels{"top_k", {}, cpu::top_k};
+/// The greatest k whose best elements of a row are kept in order as they come: each moves those behind it.
+constexpr std::int64_t few_best = 256;
 constexpr internal::Implementations<const Tensor&, const std::vector<std::int64_t>&, const std::vector<std::int64_t>&,
                                     const std::vector<std::int64_t>&, const SequenceTopKAverage&, const Tensor&>
     average_kernels{"sequence_top_k_average", {{"cuda", cuda::sequence_top_k_average}}, cpu::sequence_top_k_average};
@@ -87,6 +90,17 @@ TopK top_k(const Tensor& x, std::int64_t k, int axis, bool largest, StreamRef st
   if (k < 0 || k > x.dim(at))
     throw ArgumentError("top_k: expected k of 0 to " + std::to_string(x.dim(at)) + ", the extent of axis " + std::to_string(at) + " of " +
                         x.dims().to_string() + ", found " + std::to_string(k));
+  if (!internal::on_cuda(stream.place()) && at == x.rank() - 1 && k <= few_best && (x.dtype() == DType::f32 || x.dtype() == DType::f64)) {
+    DDim dims = x.dims();
+    dims[at] = k;
+    const Tensor rows = contiguous(x, stream);
+    const Tensor values(x.dtype(), dims, stream.memory());
+    const Tensor places(DType::i64, dims, stream.memory());
+    launch(
+        TensorRefs<1>{&rows}, TensorRefs<2>{&values, &places},
+        [=](KernelContext& context) { row_top_kernels.run(rows, largest, values, places, context); }, stream);
+    return {values, places};
+  }
   // The axis comes first, and goes back.
   std::vector<int> first{at};
   std::vector<int> back;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/tensor/copy.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include <millrace/tensor/cuda/copy.h>
 #include <millrace/tensor/launch.h>
+#include <millrace/tensor/strided_copy.h>
 
 namespace millrace {
 namespace {
@@ -47,38 +47,6 @@ void check(const Tensor& src, const Tensor& dst, StreamRef stream) {
       throw PlaceError("copy: expected a stream of a device that holds the elements, found one of " + stream.place().to_string() + " for " +
                        src.to_string() + " to " + dst.to_string());
   }
-}
-
-/// How many axes at the end are contiguous in `tensor`: they are copied as one piece.
-int contiguous_axes(const Tensor& tensor) {
-  std::int64_t step = 1;
-  int axis = tensor.rank();
-  for (; axis > 0; --axis) {
-    if (tensor.dim(axis - 1) != 1 && tensor.strides()[axis - 1] != step) break;
-    step *= tensor.dim(axis - 1);
-  }
-  return tensor.rank() - axis;
-}
-
-void copy_strided(const Tensor& src, const Tensor& dst) {
-  const int outer = src.rank() - std::min(contiguous_axes(src), contiguous_axes(dst));
-  const auto size = static_cast<std::int64_t>(size_of(src.dtype()));
-  const auto piece = static_cast<std::size_t>(src.dims().slice(outer, src.rank()).elements() * size);
-  const DDim dims = src.dims().slice(0, outer);
-  const DDim steps = dst.strides().slice(0, outer);
-  const auto* from = static_cast<const std::byte*>(src.raw());
-  auto* to = static_cast<std::byte*>(dst.raw_mutable());
-  std::int64_t index[max_rank] = {};
-  std::int64_t target = 0;
-  for_each_offset(dims, src.strides().slice(0, outer), [&](std::int64_t offset) {
-    std::memcpy(to + target * size, from + offset * size, piece);
-    for (int axis = outer - 1; axis >= 0; --axis) {
-      target += steps[axis];
-      if (++index[axis] < dims[axis]) break;
-      target -= steps[axis] * dims[axis];
-      index[axis] = 0;
-    }
-  });
 }
 
 }  // namespace

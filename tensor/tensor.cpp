@@ -2,10 +2,10 @@
 #include <millrace/tensor/tensor.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include <millrace/tensor/checked.h>
 #include <millrace/tensor/cuda/copy.h>
+#include <millrace/tensor/strided_copy.h>
 
 namespace millrace {
 namespace {
@@ -187,13 +187,7 @@ Tensor Tensor::copy_to(const CpuPlace&) const {
     cuda::copy_to_host(*this, made);
     return made;
   }
-  const std::size_t size = size_of(dtype_);
-  auto* to = static_cast<std::byte*>(made.raw_mutable());
-  const auto* from = static_cast<const std::byte*>(raw());
-  for_each_offset(dims_, strides_, [&](std::int64_t offset) {
-    std::memcpy(to, from + offset * static_cast<std::int64_t>(size), size);
-    to += size;
-  });
+  copy_strided(*this, made);
   return made;
 }
 

@@ -14,6 +14,7 @@
 #include <millrace/kernels/cpu/conv_kernels.h>
 #include <millrace/kernels/cpu/depthwise_kernels.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
+#include <millrace/kernels/cpu/pad.h>
 #include <millrace/kernels/cpu/strided_loop.h>
 #include <millrace/tensor/checked.h>
 
@@ -33,11 +34,6 @@ constexpr std::int64_t near_bytes = 16 << 10;
 
 struct alignas(64) CacheLine {
   std::byte bytes[64];
-};
-
-/// Where the results of one panel go: `count` places from `from` on, to `to` elements behind the first of their output channel.
-struct Segment {
-  std::int64_t from, to, count;
 };
 
 /// The k that rows of the output see of x itself, where all of them see padding alone at the others: what those add is zero. Their order and their
@@ -98,7 +94,7 @@ class Group {
 
   /// Panels [first, last); `room` elements of memory from the start of a cache line on.
   void run(std::int64_t first, std::int64_t last, const T* bias, T* room) const {
-    std::vector<Segment> segments;
+    std::vector<PlaceRun> segments;  // of one panel, in the results of an output channel
     std::vector<std::int64_t> places(static_cast<std::size_t>(width_));
     ConvCall<T> call;
     call.units = units_;
@@ -112,6 +108,7 @@ class Group {
       call.offsets = packed_.data();
       call.copy = nullptr;
       call.block_k = nullptr;
+      call.vectors = panel_vectors;
       call.k = k_;
       call.weights = weights_;
       if (adjoining_) {
@@ -131,6 +128,7 @@ class Group {
           }
         } else {  // no element behind the last is there
           finish(waiting);
+          call.vectors = vectors_of(count);
           pack_adjoining(from, count, room);
         }
       } else {
@@ -138,11 +136,12 @@ class Group {
         const std::int64_t count = std::min(width_, images_ * places_ - begin);
         finish(waiting);
         find_places(begin, count, places.data(), segments);
+        call.vectors = vectors_of(count);
         pack_places(places.data(), count, room);
       }
       T* out = out_ + first_unit_ * places_;
       const bool direct = segments.size() == 1 && segments[0].count == width_;
-      call.out = direct ? out + segments[0].to : room + width_ * k_ * together_;
+      call.out = direct ? out + segments[0].start : room + width_ * k_ * together_;
       call.out_stride = direct ? places_ : width_;
       const std::int64_t waits = waiting.panels * width_;
       if (direct && waits > 0 && waiting.panels < together_ && call.offsets == waiting.offsets && call.x == waiting.x + waits &&
@@ -156,9 +155,7 @@ class Group {
         continue;
       }
       conv_panel(call);
-      for (std::int64_t unit = 0; unit < units_; ++unit)
-        for (const Segment& segment : segments)
-          copy_some(call.out + unit * width_ + segment.from, segment.count, out + unit * places_ + segment.to);
+      unpack_runs(call.out, width_, units_, segments.data(), std::ssize(segments), places_, out);
     }
     finish(waiting);
   }
@@ -169,6 +166,8 @@ class Group {
     waiting.panels = 0;
   }
   std::int64_t panels_of(std::int64_t count) const { return (count + width_ - 1) / width_; }
+  /// Vectors that hold `count` places of a panel.
+  int vectors_of(std::int64_t count) const { return static_cast<int>((count * panel_vectors + width_ - 1) / width_); }
 
   /// Of each k from the element that the first k of a place sees: over channels, then taps in row-major order.
   void find_offsets(const DDim& strides, const Tensor& weights) {
@@ -233,11 +232,11 @@ class Group {
     return all;
   }
   /// The taps that the rows of a panel see; null: all.
-  const SeenTaps<T>* seen_of(const std::vector<Segment>& segments, std::int64_t image) const {
+  const SeenTaps<T>* seen_of(const std::vector<PlaceRun>& segments, std::int64_t image) const {
     if (seen_.empty() || segments.empty()) return nullptr;
     std::pair<std::int64_t, std::int64_t> taps{std::numeric_limits<std::int64_t>::max(), 0};
-    for (const Segment& segment : segments) {
-      const auto [first, last] = taps_[static_cast<std::size_t>((segment.to - image * out_image_) / extents_[1])];
+    for (const PlaceRun& segment : segments) {
+      const auto [first, last] = taps_[static_cast<std::size_t>((segment.start - image * out_image_) / extents_[1])];
       taps = {std::min(taps.first, first), std::max(taps.second, last)};
     }
     const auto found = seen_.find(taps);
@@ -250,16 +249,21 @@ class Group {
       std::fill(panel + count, panel + width_, T{0});
     }
   }
+  /// Places that follow one another at a distance of `step`.
+  static std::vector<PlaceRun> runs_of(const std::int64_t* places, std::int64_t count, std::int64_t step) {
+    std::vector<PlaceRun> runs;
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (i > 0 && places[i] == places[i - 1] + step)
+        ++runs.back().count;
+      else
+        runs.push_back({i, places[i], 1});
+    }
+    return runs;
+  }
   void pack_places(const std::int64_t* places, std::int64_t count, T* panel) const {
-    if (steps_.back() == 2) {
-      std::vector<PlaceRun> runs;
-      for (std::int64_t i = 0; i < count; ++i) {
-        if (i > 0 && places[i] == places[i - 1] + 2)
-          ++runs.back().count;
-        else
-          runs.push_back({i, places[i], 1});
-      }
-      pack_every_second(x_, offsets_.data(), k_, runs.data(), std::ssize(runs), width_, panel);
+    if (steps_.back() <= 2) {
+      const std::vector<PlaceRun> runs = runs_of(places, count, steps_.back());
+      pack_runs(x_, offsets_.data(), k_, runs.data(), std::ssize(runs), static_cast<int>(steps_.back()), width_, panel);
       if (count < width_)
         for (std::int64_t k = 0; k < k_; ++k) std::fill(panel + k * width_ + count, panel + (k + 1) * width_, T{0});
       return;
@@ -272,7 +276,7 @@ class Group {
   }
 
   /// Places [begin, end) of an image, counted along its plane: those of rows of the output, without what lies between them.
-  void find_segments(std::int64_t image, std::int64_t begin, std::int64_t end, std::vector<Segment>& segments) const {
+  void find_segments(std::int64_t image, std::int64_t begin, std::int64_t end, std::vector<PlaceRun>& segments) const {
     const std::int64_t along = extents_.back();
     const std::int64_t rows = places_ / along;
     for (std::int64_t row = first_row(begin - along + 1); row < rows; ++row) {
@@ -306,7 +310,7 @@ class Group {
   }
 
   /// Places [begin, begin + count) of all images in the order of the output.
-  void find_places(std::int64_t begin, std::int64_t count, std::int64_t* places, std::vector<Segment>& segments) const {
+  void find_places(std::int64_t begin, std::int64_t count, std::int64_t* places, std::vector<PlaceRun>& segments) const {
     for (std::int64_t i = 0; i < count;) {
       const std::int64_t image = (begin + i) / places_, place = (begin + i) % places_;
       const std::int64_t some = std::min(count - i, places_ - place);
@@ -351,58 +355,29 @@ void run_groups(const ConvDesc& desc, const DDim& x_dims, const Planes<T>& plane
   }
 }
 
-/// Copies x between its padding.
+/// Copies x between its padding into `room`: rows are as far apart as a row and the padding that follows it, in front of all which stands that of the first row.
 template <class T>
-class Padding {
- public:
-  Padding(const PaddedPlanes& form, const Tensor& x, T* room) : form_(form), x_(x), room_(room) {}
-
-  void run(ThreadTeam& team) const {
-    const std::int64_t channels = x_.dim(1), each = form_.strides[1], count = x_.dim(0) * channels;
-    std::fill_n(room_, form_.first, T{0});
-    std::fill_n(room_ + form_.first + count * each, form_.elements - form_.first - count * each, T{0});
-    team.parallel(count, std::max<std::int64_t>(1, grain_light / std::max<std::int64_t>(1, each)),
-                  [&](std::int64_t begin, std::int64_t end) {
-                    std::fill_n(room_ + form_.first + begin * each, (end - begin) * each, T{0});
-                    for (std::int64_t at = begin; at < end; ++at) {
-                      const std::int64_t offset = at / channels * x_.strides()[0] + at % channels * x_.strides()[1];
-                      copy(2, static_cast<const T*>(x_.raw()) + offset, room_ + form_.first + at * each);
-                    }
-                  });
+void pad_planes(const ConvDesc& desc, const PaddedPlanes& form, const Tensor& x, const Tensor& room, ThreadTeam& team) {
+  DDim dims = x.dims();
+  for (int axis = 2; axis < x.rank(); ++axis) {
+    const ConvDesc::Axis& window = desc.axes[static_cast<std::size_t>(axis - 2)];
+    dims[axis] += std::max(window.before, window.after);
   }
-
- private:
-  void copy(int axis, const T* from, T* to) const {
-    const std::int64_t extent = x_.dims().begin()[axis], from_step = x_.strides().begin()[axis], to_step = form_.strides.begin()[axis];
-    if (axis + 1 == x_.rank()) return copy_row(from, from_step, extent, to);
-    if (axis + 2 < x_.rank()) {
-      for (std::int64_t i = 0; i < extent; ++i) copy(axis + 1, from + i * from_step, to + i * to_step);
-      return;
-    }
-    const std::int64_t along = x_.dims().begin()[axis + 1], along_step = x_.strides().begin()[axis + 1];
-    for (std::int64_t i = 0; i < extent; ++i) copy_row(from + i * from_step, along_step, along, to + i * to_step);
-  }
-  static void copy_row(const T* from, std::int64_t step, std::int64_t count, T* to) {
-    if (step == 1) {
-      std::copy_n(from, count, to);
-    } else {
-      for (std::int64_t i = 0; i < count; ++i) to[i] = from[i * step];
-    }
-  }
-
-  const PaddedPlanes& form_;
-  const Tensor& x_;
-  T* room_;
-};
+  const std::int64_t behind = form.first + dims.elements();
+  T* const first = static_cast<T*>(room.raw_mutable());
+  std::fill_n(first, form.first, T{0});
+  std::fill(first + behind, first + form.elements, T{0});
+  surround(x, std::vector<std::int64_t>(static_cast<std::size_t>(x.rank()), 0), PadMode::constant, Tensor::scalar(T{0}),
+           room.slice(0, form.first, behind).reshape(dims), team);
+}
 
 template <class T>
 void run_type(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const Tensor& out,
               ThreadTeam& team) {
   if (room == nullptr) return run_groups<T>(desc, x.dims(), {static_cast<const T*>(x.raw()), x.strides()}, weights, bias, out, team);
   const PaddedPlanes form(desc, x.dims());
-  T* const padded = static_cast<T*>(room->raw_mutable());
-  Padding<T>(form, x, padded).run(team);
-  run_groups<T>(desc, x.dims(), {padded, form.strides}, weights, bias, out, team);
+  pad_planes<T>(desc, form, x, *room, team);
+  run_groups<T>(desc, x.dims(), {static_cast<const T*>(room->raw()), form.strides}, weights, bias, out, team);
 }
 
 }  // namespace

@@ -89,6 +89,8 @@ void RunConv(const ConvCall<T>& call) {
             RunTile<T, Reads::plane, 1>(one, begin, end, unit, height);
           else if (call.vectors == 2)
             RunTile<T, Reads::plane, 2>(one, begin, end, unit, height);
+          else if (call.vectors == 3)
+            RunTile<T, Reads::plane, 3>(one, begin, end, unit, height);
           else
             RunTile<T, Reads::plane>(one, begin, end, unit, height);
           continue;

@@ -11,7 +11,7 @@ template <class T>
 struct ConvCall {
   const T* x = nullptr;     ///< of the first place
   std::int64_t panels = 1;  ///< side by side, in x and in out; one where k is more than k_block
-  int vectors = 4;          ///< of a panel's places: panel_vectors, or without `copy` 1 or 2
+  int vectors = 4;          ///< of a panel's places: panel_vectors, or without `copy` 1 to 3
   const std::int64_t* offsets = nullptr;
   T* copy =
       nullptr;  ///< room for the places of one block of k of each panel, at the start of a cache line; null: they are read where they lie by all units

@@ -48,6 +48,25 @@ bool copy_turned(const StridedLoop<2>& loop, const U* from, U* to, ThreadTeam& t
   return true;
 }
 
+/// Copies whose innermost runs are shorter than the runs of the axis around them: both axes are one plane, walked the other way round. False for other
+/// strides.
+template <class U>
+bool copy_short_runs(const StridedLoop<2>& loop, const U* from, U* to, ThreadTeam& team) {
+  const int last = loop.rank() - 1;
+  constexpr std::int64_t few = 8;
+  if (last < 1 || loop.extent(last) > few || loop.extent(last - 1) <= few) return false;
+  const auto [from_step, to_step] = loop.inner();
+  loop.parallel_rows(team, grain_light, [&](const auto& offsets, const auto& row_steps, std::int64_t rows, std::int64_t columns) {
+    const auto [from_row, to_row] = row_steps;
+    for (std::int64_t column = 0; column < columns; ++column) {
+      const U* source = from + offsets[0] + column * from_step;
+      U* target = to + offsets[1] + column * to_step;
+      for (std::int64_t row = 0; row < rows; ++row) target[row * to_row] = source[row * from_row];
+    }
+  });
+  return true;
+}
+
 }  // namespace
 
 void copy(const Tensor& x, const Tensor& out, ThreadTeam& team) {
@@ -56,7 +75,7 @@ void copy(const Tensor& x, const Tensor& out, ThreadTeam& team) {
     const StridedLoop<2> loop(x.dims(), {&x.strides(), &out.strides()});
     const U* from = static_cast<const U*>(x.raw());
     U* to = static_cast<U*>(out.raw_mutable());
-    if (loop.count() > 0 && copy_turned(loop, from, to, team)) return;
+    if (loop.count() > 0 && (copy_turned(loop, from, to, team) || copy_short_runs(loop, from, to, team))) return;
     const auto [from_step, to_step] = loop.inner();
     loop.parallel(team, grain_light, [&](const auto& offsets, std::int64_t count) {
       const U* source = from + offsets[0];

@@ -35,6 +35,15 @@ HWY_INLINE void RunVectors(const T* from, std::int64_t from_step, T* to, std::in
 template <class T>
 HWY_INLINE void Run(const T* from, std::int64_t from_step, T* to, std::int64_t to_step, std::int64_t n, std::int64_t columns,
                     bool exclusive) {
+  if (columns == 1) {
+    T sum{};
+    for (std::int64_t i = 0; i < n; ++i) {
+      const T next = sum + from[i * from_step];
+      to[i * to_step] = exclusive ? sum : next;
+      sum = next;
+    }
+    return;
+  }
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<T>()));
   const auto whole = static_cast<std::size_t>(lanes);
   std::int64_t at = 0;

@@ -187,33 +187,60 @@ HWY_INLINE void SplitPhases(const PlaneCopy<T>& copy) {
     SplitRow(copy.from + row * copy.from_row, copy.columns, copy.before, copy.phases, copy.width, copy.to + row * copy.width * copy.phases);
 }
 
+/// Elements side by side. The last vector overlaps the one before it.
 template <class T>
-HWY_INLINE void PackEverySecond(const T* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count,
-                                std::int64_t width, T* panel) {
-  [[maybe_unused]] const hn::ScalableTag<T> d;
-  [[maybe_unused]] const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  for (std::int64_t at = 0; at < k; ++at, panel += width) {
-    for (const PlaceRun* run = runs; run != runs + count; ++run) {
-      const T* from = x + offsets[at] + run->start;
-      T* to = panel + run->first;
-      std::int64_t i = 0;
-#if HWY_TARGET != HWY_SCALAR
-      // The odd element behind the last even one is not read at the end of a run.
-      for (; i + lanes < run->count; i += lanes)
-        hn::StoreU(hn::ConcatEven(d, hn::LoadU(d, from + 2 * i + lanes), hn::LoadU(d, from + 2 * i)), d, to + i);
-#endif
-      for (; i < run->count; ++i) to[i] = from[2 * i];
-    }
-  }
+HWY_INLINE void CopyRun(const T* from, std::int64_t count, T* to) {
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  if (count < lanes) return StoreSome(d, LoadSome(d, from, static_cast<std::size_t>(count)), to, static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i + lanes < count; i += lanes) hn::StoreU(hn::LoadU(d, from + i), d, to + i);
+  hn::StoreU(hn::LoadU(d, from + count - lanes), d, to + count - lanes);
 }
 
-void PackEverySecondF32(const float* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count,
-                        std::int64_t width, float* panel) {
-  PackEverySecond(x, offsets, k, runs, count, width, panel);
+template <class T>
+HWY_INLINE void CopyEverySecond(const T* from, std::int64_t count, T* to) {
+  std::int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  // The odd element behind the last even one is not read at the end of a run.
+  for (; i + lanes < count; i += lanes)
+    hn::StoreU(hn::ConcatEven(d, hn::LoadU(d, from + 2 * i + lanes), hn::LoadU(d, from + 2 * i)), d, to + i);
+#endif
+  for (; i < count; ++i) to[i] = from[2 * i];
 }
-void PackEverySecondF64(const double* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count,
-                        std::int64_t width, double* panel) {
-  PackEverySecond(x, offsets, k, runs, count, width, panel);
+
+template <class T>
+HWY_INLINE void PackRuns(const T* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, int step,
+                         std::int64_t width, T* panel) {
+  for (std::int64_t at = 0; at < k; ++at, panel += width)
+    for (const PlaceRun* run = runs; run != runs + count; ++run)
+      step == 1 ? CopyRun(x + offsets[at] + run->start, run->count, panel + run->first)
+                : CopyEverySecond(x + offsets[at] + run->start, run->count, panel + run->first);
+}
+
+template <class T>
+HWY_INLINE void UnpackRuns(const T* panel, std::int64_t width, std::int64_t units, const PlaceRun* runs, std::int64_t count,
+                           std::int64_t out_step, T* out) {
+  for (std::int64_t unit = 0; unit < units; ++unit, panel += width, out += out_step)
+    for (const PlaceRun* run = runs; run != runs + count; ++run) CopyRun(panel + run->first, run->count, out + run->start);
+}
+
+void UnpackRunsF32(const float* panel, std::int64_t width, std::int64_t units, const PlaceRun* runs, std::int64_t count,
+                   std::int64_t out_step, float* out) {
+  UnpackRuns(panel, width, units, runs, count, out_step, out);
+}
+void UnpackRunsF64(const double* panel, std::int64_t width, std::int64_t units, const PlaceRun* runs, std::int64_t count,
+                   std::int64_t out_step, double* out) {
+  UnpackRuns(panel, width, units, runs, count, out_step, out);
+}
+void PackRunsF32(const float* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, int step,
+                 std::int64_t width, float* panel) {
+  PackRuns(x, offsets, k, runs, count, step, width, panel);
+}
+void PackRunsF64(const double* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, int step,
+                 std::int64_t width, double* panel) {
+  PackRuns(x, offsets, k, runs, count, step, width, panel);
 }
 void RunPlaneF32(const DepthwiseCall<float>& call) { RunPlane(call); }
 void RunPlaneF64(const DepthwiseCall<double>& call) { RunPlane(call); }
@@ -228,20 +255,30 @@ namespace millrace::cpu {
 
 HWY_EXPORT(RunPlaneF32);
 HWY_EXPORT(RunPlaneF64);
-HWY_EXPORT(PackEverySecondF32);
-HWY_EXPORT(PackEverySecondF64);
+HWY_EXPORT(UnpackRunsF32);
+HWY_EXPORT(UnpackRunsF64);
+HWY_EXPORT(PackRunsF32);
+HWY_EXPORT(PackRunsF64);
 HWY_EXPORT(SplitPhasesF32);
 HWY_EXPORT(SplitPhasesF64);
 
 void depthwise_plane(const DepthwiseCall<float>& call) { HWY_DYNAMIC_DISPATCH(RunPlaneF32)(call); }
 void depthwise_plane(const DepthwiseCall<double>& call) { HWY_DYNAMIC_DISPATCH(RunPlaneF64)(call); }
-void pack_every_second(const float* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count,
-                       std::int64_t width, float* panel) {
-  HWY_DYNAMIC_DISPATCH(PackEverySecondF32)(x, offsets, k, runs, count, width, panel);
+void pack_runs(const float* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, int step,
+               std::int64_t width, float* panel) {
+  HWY_DYNAMIC_DISPATCH(PackRunsF32)(x, offsets, k, runs, count, step, width, panel);
 }
-void pack_every_second(const double* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count,
-                       std::int64_t width, double* panel) {
-  HWY_DYNAMIC_DISPATCH(PackEverySecondF64)(x, offsets, k, runs, count, width, panel);
+void pack_runs(const double* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, int step,
+               std::int64_t width, double* panel) {
+  HWY_DYNAMIC_DISPATCH(PackRunsF64)(x, offsets, k, runs, count, step, width, panel);
+}
+void unpack_runs(const float* panel, std::int64_t width, std::int64_t units, const PlaceRun* runs, std::int64_t count,
+                 std::int64_t out_step, float* out) {
+  HWY_DYNAMIC_DISPATCH(UnpackRunsF32)(panel, width, units, runs, count, out_step, out);
+}
+void unpack_runs(const double* panel, std::int64_t width, std::int64_t units, const PlaceRun* runs, std::int64_t count,
+                 std::int64_t out_step, double* out) {
+  HWY_DYNAMIC_DISPATCH(UnpackRunsF64)(panel, width, units, runs, count, out_step, out);
 }
 void split_phases(const PlaneCopy<float>& copy) { HWY_DYNAMIC_DISPATCH(SplitPhasesF32)(copy); }
 void split_phases(const PlaneCopy<double>& copy) { HWY_DYNAMIC_DISPATCH(SplitPhasesF64)(copy); }

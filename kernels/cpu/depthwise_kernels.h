@@ -38,14 +38,19 @@ struct PlaneCopy {
 void split_phases(const PlaneCopy<float>& copy);
 void split_phases(const PlaneCopy<double>& copy);
 
-/// Places of a panel that are two elements apart in x: `count` of them from place `first` of the panel on, the first at x[start].
+/// Places of a panel that are `step` elements apart in x: `count` of them from place `first` of the panel on, the first at x[start].
 struct PlaceRun {
   std::int64_t first, start, count;
 };
-/// panel[k·width + run.first + i] = x[offsets[k] + run.start + 2·i] for each k and each of `runs` runs.
-void pack_every_second(const float* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count,
-                       std::int64_t width, float* panel);
-void pack_every_second(const double* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count,
-                       std::int64_t width, double* panel);
+/// panel[k·width + run.first + i] = x[offsets[k] + run.start + step·i] for each k and each of `runs` runs; step is 1 or 2.
+void pack_runs(const float* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, int step,
+               std::int64_t width, float* panel);
+void pack_runs(const double* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, int step,
+               std::int64_t width, double* panel);
+/// out[unit·out_step + run.start + i] = panel[unit·width + run.first + i] for each of `units` units and each of `count` runs.
+void unpack_runs(const float* panel, std::int64_t width, std::int64_t units, const PlaceRun* runs, std::int64_t count,
+                 std::int64_t out_step, float* out);
+void unpack_runs(const double* panel, std::int64_t width, std::int64_t units, const PlaceRun* runs, std::int64_t count,
+                 std::int64_t out_step, double* out);
 
 }  // namespace millrace::cpu

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -332,6 +333,102 @@ HWY_INLINE std::int64_t PlaceOf(T value, bool last, const T* x, std::int64_t n) 
   return begin;
 }
 
+/// Rows are walked towards the one that wins: the last match that is met stays. Places are counted in the bits of an element.
+template <int V, class T>
+HWY_INLINE void PlaceColumns(Places<V> at, const T* values, bool last, const T* from, std::int64_t n, std::int64_t stride,
+                             std::int64_t* to) {
+  using Count = hwy::SignedFromSize<sizeof(T)>;
+  const hn::ScalableTag<T> d;
+  const hn::ScalableTag<Count> dn;
+  hn::Vec<decltype(d)> wanted[V];
+  hn::Vec<decltype(dn)> found[V];
+  for (int v = 0; v < V; ++v) {
+    wanted[v] = hn::LoadU(d, values + at[v]);
+    found[v] = hn::Set(dn, static_cast<Count>(n));
+  }
+  for (std::int64_t step = 0; step < n; ++step) {
+    const std::int64_t row = last ? step : n - 1 - step;
+    const auto here = hn::Set(dn, static_cast<Count>(row));
+    for (int v = 0; v < V; ++v) {
+      const auto same = hn::RebindMask(dn, hn::Eq(hn::LoadU(d, from + row * stride + at[v]), wanted[v]));
+      found[v] = hn::IfThenElse(same, here, found[v]);
+    }
+  }
+  HWY_ALIGN Count counts[hn::MaxLanes(dn)];
+  for (int v = 0; v < V; ++v) {
+    hn::Store(found[v], dn, counts);
+    std::copy_n(counts, hn::Lanes(dn), to + at[v]);
+  }
+}
+
+template <class T>
+HWY_INLINE void RunColumnPlaces(const T* values, bool last, const T* from, std::int64_t n, std::int64_t stride, std::int64_t columns,
+                                std::int64_t* to) {
+  const bool counts = n <= std::numeric_limits<hwy::SignedFromSize<sizeof(T)>>::max();
+  if (counts && EachPlaces<T>(columns, [&](auto at) HWY_ATTR { PlaceColumns(at, values, last, from, n, stride, to); })) return;
+  for (std::int64_t at = 0; at < columns; ++at) {
+    to[at] = n;
+    for (std::int64_t step = 0; step < n; ++step) {
+      const std::int64_t row = last ? step : n - 1 - step;
+      if (from[row * stride + at] == values[at]) to[at] = row;
+    }
+  }
+}
+
+/// Whether v stands before `other`, which has a place ahead of it: not where both are equal.
+template <class T>
+HWY_INLINE bool Beats(bool greatest, T v, T other) {
+  if (v != v) return greatest && other == other;
+  return greatest ? v > other : v < other || other != other;
+}
+
+/// Elements that do not beat the last of the best so far are passed over a vector at a time.
+template <class T>
+HWY_INLINE void BestOfRow(bool greatest, const T* x, std::int64_t n, std::int64_t count, T* values, std::int64_t* places) {
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  constexpr std::int64_t few = 16;  // so many are moved one by one
+  const auto insert = [&](std::int64_t filled, std::int64_t i) HWY_ATTR {
+    const T v = x[i];
+    if (count <= few) {
+      std::int64_t at = std::min(filled, count - 1);
+      for (; at > 0 && Beats(greatest, v, values[at - 1]); --at) {
+        values[at] = values[at - 1];
+        places[at] = places[at - 1];
+      }
+      values[at] = v;
+      places[at] = i;
+      return;
+    }
+    std::int64_t low = 0, high = filled;
+    while (low < high) {
+      const std::int64_t middle = (low + high) / 2;
+      if (Beats(greatest, v, values[middle]))
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    const auto behind = static_cast<std::size_t>(std::min(filled, count - 1) - low);
+    std::memmove(values + low + 1, values + low, behind * sizeof(T));
+    std::memmove(places + low + 1, places + low, behind * sizeof(std::int64_t));
+    values[low] = v;
+    places[low] = i;
+  };
+  for (std::int64_t i = 0; i < count; ++i) insert(i, i);
+  if (count == 0) return;
+  std::int64_t i = count;
+  for (; i + lanes <= n; i += lanes) {
+    const auto v = hn::LoadU(d, x + i), worst = hn::Set(d, values[count - 1]);
+    // Not beyond the worst: false where one is NaN.
+    const auto stays = greatest ? hn::Le(v, worst) : hn::Ge(v, worst);
+    if (hn::AllTrue(d, stays)) continue;
+    for (std::int64_t at = i; at < i + lanes; ++at)
+      if (Beats(greatest, x[at], values[count - 1])) insert(count, at);
+  }
+  for (; i < n; ++i)
+    if (Beats(greatest, x[i], values[count - 1])) insert(count, i);
+}
+
 void SumsF32(Term term, const float* const* rows, std::int64_t count, std::int64_t n, float* sums) {
   WithTerm(term, [&](auto f) HWY_ATTR { SumRows(f, rows, count, n, sums); });
 }
@@ -360,6 +457,20 @@ void ColumnExtremesF64(bool greatest, const double* from, std::int64_t n, std::i
   greatest ? RunColumnExtremes(Beyond<true>(), from, n, stride, columns, to)
            : RunColumnExtremes(Beyond<false>(), from, n, stride, columns, to);
 }
+void ColumnPlacesF32(const float* values, bool last, const float* from, std::int64_t n, std::int64_t stride, std::int64_t columns,
+                     std::int64_t* to) {
+  RunColumnPlaces(values, last, from, n, stride, columns, to);
+}
+void ColumnPlacesF64(const double* values, bool last, const double* from, std::int64_t n, std::int64_t stride, std::int64_t columns,
+                     std::int64_t* to) {
+  RunColumnPlaces(values, last, from, n, stride, columns, to);
+}
+void BestOfRowF32(bool greatest, const float* x, std::int64_t n, std::int64_t count, float* values, std::int64_t* places) {
+  BestOfRow(greatest, x, n, count, values, places);
+}
+void BestOfRowF64(bool greatest, const double* x, std::int64_t n, std::int64_t count, double* values, std::int64_t* places) {
+  BestOfRow(greatest, x, n, count, values, places);
+}
 std::int64_t PlaceOfF32(float value, bool last, const float* x, std::int64_t n) { return PlaceOf(value, last, x, n); }
 std::int64_t PlaceOfF64(double value, bool last, const double* x, std::int64_t n) { return PlaceOf(value, last, x, n); }
 
@@ -377,6 +488,10 @@ HWY_EXPORT(ExtremesF32);
 HWY_EXPORT(ExtremesF64);
 HWY_EXPORT(ColumnExtremesF32);
 HWY_EXPORT(ColumnExtremesF64);
+HWY_EXPORT(ColumnPlacesF32);
+HWY_EXPORT(ColumnPlacesF64);
+HWY_EXPORT(BestOfRowF32);
+HWY_EXPORT(BestOfRowF64);
 HWY_EXPORT(PlaceOfF32);
 HWY_EXPORT(PlaceOfF64);
 
@@ -403,6 +518,20 @@ void column_extremes(bool greatest, const float* from, std::int64_t n, std::int6
 }
 void column_extremes(bool greatest, const double* from, std::int64_t n, std::int64_t stride, std::int64_t columns, double* to) {
   HWY_DYNAMIC_DISPATCH(ColumnExtremesF64)(greatest, from, n, stride, columns, to);
+}
+void column_places(const float* values, bool last, const float* from, std::int64_t n, std::int64_t stride, std::int64_t columns,
+                   std::int64_t* places) {
+  HWY_DYNAMIC_DISPATCH(ColumnPlacesF32)(values, last, from, n, stride, columns, places);
+}
+void column_places(const double* values, bool last, const double* from, std::int64_t n, std::int64_t stride, std::int64_t columns,
+                   std::int64_t* places) {
+  HWY_DYNAMIC_DISPATCH(ColumnPlacesF64)(values, last, from, n, stride, columns, places);
+}
+void best_of_row(bool greatest, const float* x, std::int64_t n, std::int64_t count, float* values, std::int64_t* places) {
+  HWY_DYNAMIC_DISPATCH(BestOfRowF32)(greatest, x, n, count, values, places);
+}
+void best_of_row(bool greatest, const double* x, std::int64_t n, std::int64_t count, double* values, std::int64_t* places) {
+  HWY_DYNAMIC_DISPATCH(BestOfRowF64)(greatest, x, n, count, values, places);
 }
 std::int64_t place_of(float value, bool last, const float* x, std::int64_t n) {
   return HWY_DYNAMIC_DISPATCH(PlaceOfF32)(value, last, x, n);

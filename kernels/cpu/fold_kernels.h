@@ -38,8 +38,18 @@ T extreme(bool greatest, const T* x, std::int64_t n) {
 void column_extremes(bool greatest, const float* from, std::int64_t n, std::int64_t stride, std::int64_t columns, float* to);
 void column_extremes(bool greatest, const double* from, std::int64_t n, std::int64_t stride, std::int64_t columns, double* to);
 
+/// The `count` ≤ n greatest or least of n elements, in order, with their places: NaN is the greatest, and of equal ones the first comes first.
+void best_of_row(bool greatest, const float* x, std::int64_t n, std::int64_t count, float* values, std::int64_t* places);
+void best_of_row(bool greatest, const double* x, std::int64_t n, std::int64_t count, double* values, std::int64_t* places);
+
 /// The first or the last place of `value`, which is one of the n elements and no NaN.
 std::int64_t place_of(float value, bool last, const float* x, std::int64_t n);
 std::int64_t place_of(double value, bool last, const double* x, std::int64_t n);
+
+/// places[c] = the first or the last row of n whose element of column c is values[c], for each of `columns` columns; n where there is none (a NaN).
+void column_places(const float* values, bool last, const float* from, std::int64_t n, std::int64_t stride, std::int64_t columns,
+                   std::int64_t* places);
+void column_places(const double* values, bool last, const double* from, std::int64_t n, std::int64_t stride, std::int64_t columns,
+                   std::int64_t* places);
 
 }  // namespace millrace::cpu

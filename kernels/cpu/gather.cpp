@@ -11,14 +11,18 @@
 namespace millrace::cpu {
 namespace {
 
-/// Negative places count from the end.
-std::int64_t checked_place(const char* op, std::int64_t index, int axis, const DDim& dims) {
+/// The places that an index names along an axis of `dims`; negative ones count from the end.
+std::vector<std::int64_t> checked_places(const char* op, const Tensor& index, int axis, const DDim& dims) {
+  std::vector<std::int64_t> places = index_values(index);
   const std::int64_t extent = dims[axis];
-  const std::int64_t place = index < 0 ? index + extent : index;
-  if (place < 0 || place >= extent)
-    throw IndexError(std::string(op) + ": expected an index within axis " + std::to_string(axis) + " of " + dims.to_string() + ", found " +
-                     std::to_string(index));
-  return place;
+  for (std::int64_t& place : places) {
+    const std::int64_t named = place;
+    if (place < 0) place += extent;
+    if (place < 0 || place >= extent)
+      throw IndexError(std::string(op) + ": expected an index within axis " + std::to_string(axis) + " of " + dims.to_string() +
+                       ", found " + std::to_string(named));
+  }
+  return places;
 }
 
 /// Elements of one row (all axes but the first), as one run or as a loop.
@@ -63,8 +67,7 @@ std::int64_t rows_grain(std::int64_t row_elements) {
 }  // namespace
 
 void gather(const Tensor& x, const Tensor& index, int axis, const Tensor& out, ThreadTeam& team) {
-  std::vector<std::int64_t> places = index_values(index);
-  for (std::int64_t& place : places) place = checked_place("gather", place, axis, x.dims());
+  const std::vector<std::int64_t> places = checked_places("gather", index, axis, x.dims());
   if (out.elements() == 0) return;
   if (axis == 0) return gather_rows(x, places, out.reshape(x.dims().erased(0).inserted(0, index.elements())), team);
   // One map for each axis of x; the axes of the index are one in the output.
@@ -81,20 +84,20 @@ void gather(const Tensor& x, const Tensor& index, int axis, const Tensor& out, T
 }
 
 void gather_elements(const Tensor& x, const Tensor& index, int axis, const Tensor& out, ThreadTeam& team) {
-  std::vector<std::int64_t> places = index_values(index);
-  for (std::int64_t& place : places) place = checked_place("gather_elements", place, axis, x.dims());
+  const std::vector<std::int64_t> places = checked_places("gather_elements", index, axis, x.dims());
   DDim strides = x.strides();
+  const std::int64_t place_step = strides[axis];
   strides[axis] = 0;
   visit_size(x.dtype(), [&](auto type) {
     using U = typename decltype(type)::type;
     const U* from = static_cast<const U*>(x.raw());
     U* to = static_cast<U*>(out.raw_mutable());
     const StridedLoop<2> loop(out.dims(), {&strides, &out.strides()});
+    const std::int64_t from_step = loop.inner()[0];
     loop.parallel(team, grain_light, [&](const auto& offsets, std::int64_t count) {
-      for (std::int64_t i = 0; i < count; ++i) {
-        const std::int64_t at = offsets[1] + i * loop.inner()[1];
-        to[at] = from[offsets[0] + i * loop.inner()[0] + places[static_cast<std::size_t>(at)] * x.strides()[axis]];
-      }
+      const U* row = from + offsets[0];
+      const std::int64_t* named = places.data() + offsets[1];
+      for (std::int64_t i = 0; i < count; ++i) to[offsets[1] + i] = row[i * from_step + named[i] * place_step];
     });
   });
 }

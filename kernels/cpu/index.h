@@ -12,11 +12,15 @@ namespace millrace::cpu {
 /// All elements of an i64 or i32 tensor in row-major order.
 inline std::vector<std::int64_t> index_values(const Tensor& index) {
   std::vector<std::int64_t> values;
-  values.reserve(static_cast<std::size_t>(index.elements()));
-  for_each_offset(index.dims(), index.strides(), [&](std::int64_t offset) {
-    values.push_back(index.dtype() == DType::i64 ? static_cast<const std::int64_t*>(index.raw())[offset]
-                                                 : static_cast<const std::int32_t*>(index.raw())[offset]);
-  });
+  const auto read = [&](const auto* from) {
+    if (index.is_contiguous()) {
+      values.assign(from, from + index.elements());
+      return;
+    }
+    values.reserve(static_cast<std::size_t>(index.elements()));
+    for_each_offset(index.dims(), index.strides(), [&](std::int64_t offset) { values.push_back(from[offset]); });
+  };
+  index.dtype() == DType::i64 ? read(static_cast<const std::int64_t*>(index.raw())) : read(static_cast<const std::int32_t*>(index.raw()));
   return values;
 }
 

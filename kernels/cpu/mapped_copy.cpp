@@ -50,19 +50,21 @@ void mapped_copy(const Tensor& x, const IndexMaps& maps, const Tensor* otherwise
   if (out.elements() == 0) return;
   const std::vector<std::int64_t> scalar{0};
   const std::vector<std::int64_t>& last = maps.empty() ? scalar : maps.back();
+  const std::int64_t* const places = last.data();
   const auto width = static_cast<std::int64_t>(last.size());
   const std::int64_t step = x.rank() == 0 ? 0 : x.strides()[-1];
   // The longest run of elements that lie side by side in both; padding in front and behind leaves one.
   std::int64_t first = 0, run = 0;
-  for (std::int64_t i = 0, begin = 0; i < width && step == 1; ++i) {
-    const std::int64_t index = last[static_cast<std::size_t>(i)];
-    const std::int64_t before = i == 0 ? -1 : last[static_cast<std::size_t>(i - 1)];
-    if (before < 0 || index != before + 1) begin = i;
-    if (index >= 0 && i + 1 - begin > run) {
+  for (std::int64_t begin = 0, end = 0; begin < width && step == 1; begin = end) {
+    end = begin + 1;
+    if (places[begin] < 0) continue;
+    while (end < width && places[end] == places[end - 1] + 1) ++end;
+    if (end - begin > run) {
       first = begin;
-      run = i + 1 - begin;
+      run = end - begin;
     }
   }
+  const bool all_there = std::all_of(last.begin(), last.end(), [](std::int64_t place) { return place >= 0; });
   visit_size(x.dtype(), [&](auto type) {
     using U = typename decltype(type)::type;
     const U* from = static_cast<const U*>(x.raw());
@@ -78,14 +80,16 @@ void mapped_copy(const Tensor& x, const IndexMaps& maps, const Tensor* otherwise
           std::fill_n(target, width, none);
           continue;
         }
+        const U* source = from + offset;
         const auto each = [&](std::int64_t i, std::int64_t behind) {
-          for (; i < behind; ++i) {
-            const std::int64_t index = last[static_cast<std::size_t>(i)];
-            target[i] = index < 0 ? none : from[offset + index * step];
+          if (all_there) {
+            for (; i < behind; ++i) target[i] = source[places[i] * step];
+          } else {
+            for (; i < behind; ++i) target[i] = places[i] < 0 ? none : source[places[i] * step];
           }
         };
         each(0, first);
-        if (run > 0) std::copy_n(from + offset + last[static_cast<std::size_t>(first)], run, target + first);
+        if (run > 0) std::copy_n(source + places[first], run, target + first);
         each(first + run, width);
       }
     });

@@ -9,12 +9,13 @@
 namespace millrace::cpu {
 namespace {
 
-/// The copy of x between its constants, axis by axis.
+/// The copy of x between its padding, axis by axis.
 template <class U>
 class Surrounding {
  public:
-  Surrounding(const Tensor& x, const std::vector<std::int64_t>& before, U element, const Tensor& out)
+  Surrounding(const Tensor& x, const std::vector<std::int64_t>& before, PadMode mode, U element, const Tensor& out)
       : rank_(x.rank()),
+        mode_(mode),
         element_(element),
         before_(before.data()),
         x_dims_(x.dims()),
@@ -26,22 +27,36 @@ class Surrounding {
   void items(int axis, std::int64_t begin, std::int64_t end, const U* from, U* to) const {
     const std::int64_t front = before_[axis], count = x_dims_.begin()[axis], step = x_strides_.begin()[axis], size = strides_.begin()[axis];
     const std::int64_t first = std::clamp(front, begin, end), past = std::clamp(front + count, begin, end);
-    std::fill_n(to, (first - begin) * size, element_);
-    from += (first - front) * step;
-    to += (first - begin) * size;
+    to = padding(axis, begin, first, from, to);
+    const U* next = from + (first - front) * step;
     if (axis + 1 == rank_ && step == 1) {
-      std::copy_n(from, past - first, to);
+      std::copy_n(next, past - first, to);
       to += past - first;
     } else if (axis + 1 == rank_) {
-      for (std::int64_t i = first; i < past; ++i, from += step) *to++ = *from;
+      for (std::int64_t i = first; i < past; ++i, next += step) *to++ = *next;
     } else {
-      for (std::int64_t i = first; i < past; ++i, from += step, to += size) items(axis + 1, 0, dims_.begin()[axis + 1], from, to);
+      for (std::int64_t i = first; i < past; ++i, next += step, to += size) items(axis + 1, 0, dims_.begin()[axis + 1], next, to);
     }
-    std::fill_n(to, (end - past) * size, element_);
+    padding(axis, past, end, from, to);
   }
 
  private:
+  /// Items [begin, end), which are in front of x or behind it. The result is the place behind them.
+  U* padding(int axis, std::int64_t begin, std::int64_t end, const U* from, U* to) const {
+    const std::int64_t size = strides_.begin()[axis];
+    if (mode_ == PadMode::constant) return std::fill_n(to, (end - begin) * size, element_);
+    for (std::int64_t i = begin; i < end; ++i, to += size) {
+      const U* shown = from + padding_source(i - before_[axis], x_dims_.begin()[axis], mode_) * x_strides_.begin()[axis];
+      if (axis + 1 == rank_)
+        *to = *shown;
+      else
+        items(axis + 1, 0, dims_.begin()[axis + 1], shown, to);
+    }
+    return to;
+  }
+
   const int rank_;
+  const PadMode mode_;
   const U element_;
   const std::int64_t* const before_;
   const DDim x_dims_, x_strides_, dims_, strides_;
@@ -49,11 +64,23 @@ class Surrounding {
 
 }  // namespace
 
-void surround(const Tensor& x, const std::vector<std::int64_t>& before, const Tensor& element, const Tensor& out, ThreadTeam& team) {
+std::int64_t padding_source(std::int64_t at, std::int64_t extent, PadMode mode) {
+  if (at >= 0 && at < extent) return at;
+  switch (mode) {
+    case PadMode::constant: return -1;
+    case PadMode::reflect: return at < 0 ? -at : 2 * (extent - 1) - at;
+    case PadMode::edge: return at < 0 ? 0 : extent - 1;
+    case PadMode::wrap: return (at % extent + extent) % extent;
+  }
+  return -1;
+}
+
+void surround(const Tensor& x, const std::vector<std::int64_t>& before, PadMode mode, const Tensor& element, const Tensor& out,
+              ThreadTeam& team) {
   if (out.elements() == 0) return;
   visit_size(x.dtype(), [&](auto type) {
     using U = typename decltype(type)::type;
-    const Surrounding<U> form(x, before, *static_cast<const U*>(element.raw()), out);
+    const Surrounding<U> form(x, before, mode, *static_cast<const U*>(element.raw()), out);
     const U* from = static_cast<const U*>(x.raw());
     U* to = static_cast<U*>(out.raw_mutable());
     if (x.rank() == 0) {

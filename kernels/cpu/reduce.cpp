@@ -136,14 +136,70 @@ bool fold_sides(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, 
   return true;
 }
 
-/// Sums of f32 and f64 as `fold` gives them, in vectors. False for other strides.
+/// Sums as `ordered_sums` gives them of elements that lie in pieces side by side: it adds some blocks of an output at a time, of which those across two pieces
+/// are brought together. False for other strides.
+template <class T, class Finish>
+bool sum_pieces(Term term, const Folding& folding, const T* from, T* to, ThreadTeam& team, Finish finish) {
+  const StridedLoop<1> elements(folding.inner, {&folding.x_inner});
+  const std::int64_t n = elements.count();
+  if (elements.inner()[0] != 1) return false;
+  constexpr std::int64_t most = 16;  // blocks
+  each_group(folding, n, team, [&](const auto& starts, int count) {
+    T room[most][k_block], parts[most];
+    const T* blocks[most];
+    for (int output = 0; output < count; ++output) {
+      T total{};
+      for (std::int64_t begin = 0; begin < n;) {
+        // Whole blocks, then the rest alone: the chains of one call are equally long.
+        const std::int64_t length = std::min<std::int64_t>(k_block, n - begin), some = std::min(most, (n - begin) / length);
+        const bool first = begin == 0;
+        for (std::int64_t r = 0; r < some; ++r, begin += length) {
+          T* next = room[r];
+          blocks[r] = room[r];
+          elements.each_run(begin, begin + length, [&](const auto& offsets, std::int64_t run) {
+            const T* piece = from + starts[0][output] + offsets[0];
+            if (run == length)
+              blocks[r] = piece;
+            else
+              next = std::copy_n(piece, run, next);
+          });
+        }
+        ordered_sums(term, blocks, some, length, parts);
+        for (std::int64_t r = 0; r < some; ++r) total = first && r == 0 ? parts[0] : total + parts[r];
+      }
+      to[starts[1][output]] = finish(total, n);
+    }
+  });
+  return true;
+}
+
+/// Extremes of elements that lie in pieces side by side. False for other strides.
+template <class T>
+bool extremes_of_pieces(bool most, const Folding& folding, const T* from, T* to, ThreadTeam& team) {
+  const StridedLoop<1> elements(folding.inner, {&folding.x_inner});
+  constexpr std::int64_t few = 16;  // elements that are worth a call
+  if (elements.inner()[0] != 1 || elements.extent(elements.rank() - 1) < few) return false;
+  each_group(folding, elements.count(), team, [&](const auto& starts, int count) {
+    for (int output = 0; output < count; ++output) {
+      T total = most ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::infinity();
+      elements.each_run(0, elements.count(), [&](const auto& offsets, std::int64_t run) {
+        const T found = extreme(most, from + starts[0][output] + offsets[0], run);
+        if (found != found || (most ? found > total : found < total)) total = found;
+      });
+      to[starts[1][output]] = total;
+    }
+  });
+  return true;
+}
+
+/// Sums of f32 and f64 as `fold` gives them, in vectors. False for other dtypes.
 template <class T, class Finish>
 bool fold_terms(Term term, const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, Finish finish) {
   if constexpr (!std::is_same_v<T, float> && !std::is_same_v<T, double>) {
     return false;
   } else {
     const std::int64_t n = x.dims().slice(x.rank() - axes, x.rank()).elements();
-    return fold_sides<T>(
+    const bool done = fold_sides<T>(
         x, axes, out, team,
         [&](const T* const* rows, T* to, std::int64_t count) {
           ordered_sums(term, rows, count, n, to);
@@ -153,6 +209,8 @@ bool fold_terms(Term term, const Tensor& x, int axes, const Tensor& out, ThreadT
           column_sums(term, from, n, stride, columns, to);
           for (std::int64_t c = 0; c < columns; ++c) to[c] = finish(to[c], n);
         });
+    return done ||
+           sum_pieces<T>(term, Folding(x, axes, out), static_cast<const T*>(x.raw()), static_cast<T*>(out.raw_mutable()), team, finish);
   }
 }
 
@@ -174,6 +232,8 @@ void fold_extreme(Reduction kind, const Tensor& x, int axes, const Tensor& out, 
       column_extremes(most, from, n, stride, count, to);
     };
     if (fold_sides<T>(x, axes, out, team, rows, columns)) return;
+    const Folding folding(x, axes, out);
+    if (extremes_of_pieces<T>(most, folding, static_cast<const T*>(x.raw()), static_cast<T*>(out.raw_mutable()), team)) return;
   }
   if (kind == Reduction::max) {
     constexpr Wide least = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
@@ -274,6 +334,49 @@ void fold_integers(Reduction kind, const Tensor& x, int axes, const Tensor& out,
   }
 }
 
+/// The place of an extreme, element by element: NaN wins, and of equal ones the first or the last.
+template <class T>
+std::int64_t place_of_extreme(bool greatest, bool select_last, const T* x, std::int64_t n, std::int64_t step) {
+  using Wide = typename FoldedIn<T>::type;
+  const auto beats = [&](Wide v, Wide best) {
+    if (v != v || best != best) return v != v && best == best;
+    return greatest ? v > best : v < best;
+  };
+  std::int64_t place = 0;
+  Wide best = convert_element<Wide>(*x);
+  for (std::int64_t i = 1; i < n; ++i) {
+    const Wide v = convert_element<Wide>(x[i * step]);
+    if (beats(v, best) || (select_last && !beats(best, v))) {
+      best = v;
+      place = i;
+    }
+  }
+  return place;
+}
+
+/// Places for outputs that lie side by side in x and in `out`. False for other strides.
+template <class T>
+bool column_extreme_places(bool greatest, bool select_last, const Folding& folding, const T* from, std::int64_t* to, ThreadTeam& team) {
+  const StridedLoop<2> outputs(folding.outer, {&folding.x_outer, &folding.out_outer});
+  const auto [x_step, out_step] = outputs.inner();
+  if (x_step != 1 || out_step != 1) return false;
+  const std::int64_t n = folding.inner[0], step = folding.x_inner[0];
+  constexpr std::int64_t some = 64;
+  outputs.parallel(team, std::max<std::int64_t>(some, grain_heavy / n), [&](const auto& offsets, std::int64_t count) {
+    T most[some];
+    for (std::int64_t done = 0; done < count; done += some) {
+      const std::int64_t few = std::min(some, count - done);
+      const T* first = from + offsets[0] + done;
+      std::int64_t* places = to + offsets[1] + done;
+      column_extremes(greatest, first, n, step, few, most);
+      column_places(most, select_last, first, n, step, few, places);
+      for (std::int64_t c = 0; c < few; ++c)
+        if (places[c] == n) places[c] = place_of_extreme(greatest, select_last, first + c, n, step);
+    }
+  });
+  return true;
+}
+
 }  // namespace
 
 float log_sum_exp_row(const float* x, std::int64_t n) { return log_sum_exp_of_row(x, n); }
@@ -300,35 +403,22 @@ void arg_extreme(const Tensor& x, bool greatest, bool select_last, const Tensor&
   const std::int64_t step = x.strides()[-1];
   visit_dtype(x.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
-    using Wide = typename FoldedIn<T>::type;
     const T* from = static_cast<const T*>(x.raw());
     auto* to = static_cast<std::int64_t*>(out.raw_mutable());
-    const auto beats = [&](Wide v, Wide best) {
-      if (v != v || best != best) return v != v && best == best;
-      return greatest ? v > best : v < best;
-    };
+    constexpr bool vectors = std::is_same_v<T, float> || std::is_same_v<T, double>;
+    if constexpr (vectors)
+      if (step != 1 && column_extreme_places(greatest, select_last, folding, from, to, team)) return;
     each_group(folding, n, team, [&](const auto& starts, int count) {
       for (int lane = 0; lane < count; ++lane) {
-        if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
-          if (step == 1) {
-            const T* const row = from + starts[0][lane];
-            const T most = extreme(greatest, row, n);
-            if (most == most) {
-              to[starts[1][lane]] = place_of(most, select_last, row, n);
-              continue;
-            }
+        const T* const row = from + starts[0][lane];
+        std::int64_t& place = to[starts[1][lane]];
+        if constexpr (vectors) {
+          if (const T most = step == 1 ? extreme(greatest, row, n) : std::numeric_limits<T>::quiet_NaN(); most == most) {
+            place = place_of(most, select_last, row, n);
+            continue;
           }
         }
-        std::int64_t place = 0;
-        Wide best = convert_element<Wide>(from[starts[0][lane]]);
-        for (std::int64_t i = 1; i < n; ++i) {
-          const Wide v = convert_element<Wide>(from[starts[0][lane] + i * step]);
-          if (beats(v, best) || (select_last && !beats(best, v))) {
-            best = v;
-            place = i;
-          }
-        }
-        to[starts[1][lane]] = place;
+        place = place_of_extreme(greatest, select_last, row, n, step);
       }
     });
   });

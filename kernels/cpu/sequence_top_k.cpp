@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include <millrace/kernels/cpu/fold_kernels.h>
 #include <millrace/kernels/cpu/segments.h>
+#include <millrace/kernels/cpu/strided_loop.h>
 
 namespace millrace::cpu {
 namespace {
@@ -94,6 +96,18 @@ void run_type(const Tensor& x, const std::vector<std::int64_t>& offsets, bool la
   });
 }
 
+template <class T>
+void run_top_k(const Tensor& x, bool largest, const Tensor& values, const Tensor& places, ThreadTeam& team) {
+  const std::int64_t n = x.dim(-1), count = values.dim(-1);
+  const T* from = static_cast<const T*>(x.raw());
+  T* best = static_cast<T*>(values.raw_mutable());
+  auto* where = static_cast<std::int64_t*>(places.raw_mutable());
+  team.parallel(values.elements() / count, std::max<std::int64_t>(1, grain_heavy / n), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row)
+      best_of_row(largest, from + row * n, n, count, best + row * count, where + row * count);
+  });
+}
+
 /// The averages of one row of a matrix, whose elements are in `row`; puts its greatest in front.
 template <class T, class Wide>
 void averages(std::vector<Wide>& row, const std::vector<std::int64_t>& ks, T* to) {
@@ -107,6 +121,11 @@ void averages(std::vector<Wide>& row, const std::vector<std::int64_t>& ks, T* to
 }
 
 }  // namespace
+
+void top_k(const Tensor& x, bool largest, const Tensor& values, const Tensor& places, ThreadTeam& team) {
+  if (values.elements() == 0) return;
+  x.dtype() == DType::f64 ? run_top_k<double>(x, largest, values, places, team) : run_top_k<float>(x, largest, values, places, team);
+}
 
 void sequence_top_k_average(const Tensor& x, const std::vector<std::int64_t>& offsets, const std::vector<std::int64_t>& firsts,
                             const std::vector<std::int64_t>& columns, const SequenceTopKAverage& options, const Tensor& out,

@@ -14,6 +14,9 @@ namespace millrace::cpu {
 void sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& offsets, bool largest, const Tensor& values, const Tensor& places,
                     const std::vector<std::int64_t>& made, ThreadTeam& team);
 
+/// The first elements along the last axis, as many as `values` has: f32 and f64, row-major tensors.
+void top_k(const Tensor& x, bool largest, const Tensor& values, const Tensor& places, ThreadTeam& team);
+
 /// Of row-major elements; `firsts`: the first row of each sequence in `out`.
 void sequence_top_k_average(const Tensor& x, const std::vector<std::int64_t>& offsets, const std::vector<std::int64_t>& firsts,
                             const std::vector<std::int64_t>& columns, const SequenceTopKAverage& options, const Tensor& out,

@@ -10,6 +10,7 @@
 #define HWY_TARGET_INCLUDE "millrace/kernels/cpu/span_kernels.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+#include <millrace/kernels/cpu/binary-inl.h>
 #include <millrace/kernels/cpu/partial-inl.h>
 #include <millrace/kernels/cpu/power-inl.h>
 
@@ -61,11 +62,6 @@ HWY_INLINE void Sweep(const Span<T>& a, const Span<T>& b, T* out, std::size_t co
   SweepVectors(d, all_a, all_b, out, count, f);
 }
 
-/// A NaN is not equal to anything; with AVX, hn::Ne says that it is.
-template <class V>
-HWY_INLINE auto NotEqual(V a, V b) {
-  return hn::Not(hn::Eq(a, b));
-}
 template <class D, class M>
 HWY_INLINE hn::Vec<D> Truth(D d, M mask) {
   return hn::IfThenElseZero(mask, hn::Set(d, hn::TFromD<D>{1}));
@@ -114,8 +110,8 @@ SpanFunction<T> SpanOf(Binary kind) {
     case Binary::mul: MILLRACE_SPAN(hn::Mul(x, y));
     case Binary::div: MILLRACE_SPAN(hn::Div(x, y));
     case Binary::prelu: MILLRACE_SPAN(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Mul(y, x), x));
-    case Binary::minimum: MILLRACE_SPAN(hn::IfThenElse(hn::Or(hn::Lt(x, y), NotEqual(x, x)), x, y));
-    case Binary::maximum: MILLRACE_SPAN(hn::IfThenElse(hn::Or(hn::Gt(x, y), NotEqual(x, x)), x, y));
+    case Binary::minimum: MILLRACE_SPAN(Minimum(x, y));
+    case Binary::maximum: MILLRACE_SPAN(Maximum(x, y));
     case Binary::equal: MILLRACE_SPAN(Truth(d, hn::Eq(x, y)));
     case Binary::not_equal: MILLRACE_SPAN(Truth(d, NotEqual(x, y)));
     case Binary::less: MILLRACE_SPAN(Truth(d, hn::Lt(x, y)));

@@ -64,6 +64,24 @@ class StridedLoop {
     team.parallel(count_, grain, [&](std::int64_t begin, std::int64_t end) { each_run(begin, end, f); });
   }
 
+  /// Calls f(offsets, row_steps, rows, run) for pieces that cover all elements: `rows` innermost runs of `run` elements, one of which begins `row_steps` behind
+  /// another. Pieces are split over the team when there are more than `grain` elements.
+  template <class F>
+  void parallel_rows(ThreadTeam& team, std::int64_t grain, F&& f) const {
+    const std::int64_t run = extents_[rank_ - 1];
+    if (rank_ == 1) return parallel(team, grain, [&](const Offsets& offsets, std::int64_t count) { f(offsets, Offsets{}, 1, count); });
+    const std::int64_t all = extents_[rank_ - 2];
+    team.parallel(runs(), std::max<std::int64_t>(1, grain / std::max<std::int64_t>(1, run)), [&](std::int64_t begin, std::int64_t end) {
+      while (begin < end) {
+        std::array<std::int64_t, max_rank + 1> index{};
+        const Offsets offsets = start_at(begin, 0, index);
+        const std::int64_t rows = std::min(end - begin, all - index[rank_ - 2]);
+        f(offsets, steps_[rank_ - 2], rows, run);
+        begin += rows;
+      }
+    });
+  }
+
  private:
   void add_axis(std::int64_t extent, const Offsets& steps) {
     if (rank_ > 0) {

@@ -11,10 +11,7 @@
 #include <millrace/runtime/executor/executable.h>
 #include <millrace/runtime/loops/loop_backends.h>
 #include <millrace/runtime/lowering/array_classes.h>
-#include <millrace/runtime/lowering/drop_unread.h>
-#include <millrace/runtime/lowering/join_windows.h>
-#include <millrace/runtime/lowering/skip_repacking.h>
-#include <millrace/runtime/program/fold_constants.h>
+#include <millrace/runtime/lowering/lower_for_runs.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/program/ops/array_ops.h>
 
@@ -239,10 +236,7 @@ Executable::Executable(Program program, std::shared_ptr<Device> device) {
   made->host = made->device->place().is_cpu() ? made->device : std::make_shared<CpuDevice>();
   made->for_runs = std::make_unique<CallerDevices>(made->device);
   if (made->host != made->device) made->hosts_for_runs = std::make_unique<CallerDevices>(made->host);
-  fold_constants(made->program);
-  drop_unread(made->program);
-  if (made->device->place().is_cpu()) join_windows(made->program);
-  skip_repacking(made->program);
+  lower_for_runs(made->program, made->device->place());
   Compiler(*made).run();
   made->loop_groups = find_loop_groups(made->program);
   if (!made->loop_groups.empty()) made->stacked_views = StackedViews(made->program);

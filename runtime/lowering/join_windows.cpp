@@ -16,6 +16,8 @@ namespace {
 
 /// Places of an output from which on they fill vectors better than its channels do.
 constexpr std::int64_t many_places = 32;
+/// Of a wide vector: places that leave more than 3 in 10 of their lanes empty fill them worse than as many channels do.
+constexpr std::int64_t lanes = 16;
 
 /// An extent as a product: of a number, and of extents that a run knows, by var and axis.
 struct Extent {
@@ -212,9 +214,9 @@ class Joiner {
   /// A conv1d over many places as a `conv`.
   void widen(Op& op) {
     const Tensor* weights = program_.constant(op.inputs[1]);
-    if (weights == nullptr || !can(op.inputs[0], op.inputs[1]) || !known_rank(op.outputs[0], 3) ||
-        (*type(op.outputs[0]).shape)[2] < many_places)
-      return;
+    if (weights == nullptr || !can(op.inputs[0], op.inputs[1]) || !known_rank(op.outputs[0], 3)) return;
+    const std::int64_t places = (*type(op.outputs[0]).shape)[2], units = weights->dim(0) / op.attributes.get_or("group", std::int64_t{1});
+    if (places < many_places || (units >= lanes && 10 * ((places + lanes - 1) / lanes * lanes) > 13 * places)) return;
     op = Op{"conv", op.inputs, op.outputs, attributes_of(op), op.label};
   }
   /// The attributes of a conv1d or conv, as those of a `conv`.

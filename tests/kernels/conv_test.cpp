@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
@@ -92,6 +93,22 @@ TEST_CASE("a convolution along one to three axes has the bits of the products of
     const Tensor last = conv(desc, x.rows(x.dim(0) - 1, x.dim(0)), w, addend, one.stream(0));
     CHECK(same_bits(last, clone(out.rows(x.dim(0) - 1, x.dim(0)), one.stream(0))));
   }
+}
+
+TEST_CASE("the last places of a convolution have the bits of products however many they are, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice device;
+    Random random(5);
+    for (const std::int64_t width : {3, 9, 17, 18, 34, 50, 51, 66})
+      for (const std::int64_t stride : {1, 2, 3}) {
+        ConvDesc desc;
+        desc.axes = {{stride, 1, 1, 0}, {stride == 2 ? 1 : 2, 1, 0, 1}};
+        const Tensor x = random_tensor(random, DType::f32, DDim{2, 3, 7, width}), w = random_tensor(random, DType::f32, DDim{10, 3, 3, 2});
+        const Tensor out = conv(desc, x, w, nullptr, device.stream(0));
+        CHECK(same_bits(out, by_products<float>(desc, x, w, nullptr, out.dims(), device.stream(0))));
+      }
+  });
 }
 
 TEST_CASE("a depthwise convolution has the bits of the products of its unfolded rows, on every instruction set") {

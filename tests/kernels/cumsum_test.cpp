@@ -39,6 +39,22 @@ TEST_CASE("a running sum has the same bits along any axis, alone or beside other
   });
 }
 
+TEST_CASE("running sums of rows in memory have the bits of those of tensors") {
+  CpuDevice device;
+  Random random(4);
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const DDim& dims : {DDim{3, 2, 9, 1}, DDim{2, 1, 5, 20}, DDim{2, 3, 0, 4}})
+      for (const bool exclusive : {false, true})
+        for (const bool reverse : {false, true}) {
+          const Tensor x = random_tensor(random, dtype, dims);
+          const Tensor found = clone(x, device.stream(0));
+          const std::int64_t stride = dims.erased(0).elements();
+          const RowView from{const_cast<void*>(x.raw()), stride}, to{found.raw_mutable(), stride};
+          cumsum_rows({dtype, dims[1], dims[2], dims[3], exclusive, reverse})({&from, 1}, {&to, 1}, dims[0]);
+          CHECK(same_bits(found, cumsum(x, 2, exclusive, reverse, device.stream(0))));
+        }
+}
+
 TEST_CASE("narrow floats narrow each sum of a running f32, integers wrap") {
   CpuDevice device;
   const Tensor x = Tensor::from<float16>({float16(2048.0f), float16(1.0f), float16(1.0f)});

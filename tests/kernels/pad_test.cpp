@@ -39,6 +39,19 @@ TEST_CASE("several axes and other dtypes are padded at once") {
   CHECK(pad(Tensor(DType::f32, DDim{0}), {2}, {0}, PadMode::constant, 1, device.stream(0)).to_vector<float>() == List{1, 1});
 }
 
+TEST_CASE("padding of several axes is that of one axis after the other, with 1 or 2 threads") {
+  CpuDevice one(1), two(2);
+  Random random(1);
+  const Tensor x = random_tensor(random, DType::f32, DDim{3, 300, 70}).permute({1, 0, 2});
+  for (const PadMode mode : {PadMode::reflect, PadMode::edge, PadMode::wrap, PadMode::constant}) {
+    Tensor wanted = pad(x, {2, 0, 0}, {5, 0, 0}, mode, 3, one.stream(0));
+    wanted = pad(wanted, {0, 1, 0}, {0, 2, 0}, mode, 3, one.stream(0));
+    wanted = pad(wanted, {0, 0, 60}, {0, 0, -4}, mode, 3, one.stream(0));
+    CHECK(same_bits(pad(x, {2, 1, 60}, {5, 2, -4}, mode, 3, one.stream(0)), wanted));
+    CHECK(same_bits(pad(x, {2, 1, 60}, {5, 2, -4}, mode, 3, two.stream(0)), wanted));
+  }
+}
+
 TEST_CASE("counts that an axis cannot give are errors that name axis and counts") {
   CpuDevice device;
   const Tensor x = Tensor::from<float>({1, 2, 3});

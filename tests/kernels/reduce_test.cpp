@@ -140,6 +140,10 @@ TEST_CASE("the greatest and the least are the last NaN, else the first of equal 
           CHECK(same_bits(reduce(kind, turned, {0}, false, device.stream(0)), exact));
           const Tensor found = greatest ? argmax(x, 1, false, false, device.stream(0)) : argmin(x, 1, false, false, device.stream(0));
           CHECK(found.to_vector<std::int64_t>() == places);
+          const Tensor over =
+              greatest ? argmax(turned, 0, false, false, device.stream(0)) : argmin(turned, 0, false, false, device.stream(0));
+          CHECK(over.to_vector<std::int64_t>() == places);
+          CHECK(same_bits(argmax(turned, 0, false, true, device.stream(0)), argmax(x, 1, false, true, device.stream(0))));
         }
       }
   });
@@ -159,6 +163,37 @@ TEST_CASE("folds of middle axes and of all axes have the bits of rows that are f
     CHECK(same_bits(reduce(kind, x, {}, false, two.stream(0)),
                     reduce(kind, x.reshape(DDim{1, 5 * 70 * 19}), {1}, false, one.stream(0)).reshape(DDim{})));
   }
+}
+
+TEST_CASE("folds of the axes around one have the bits of rows that are folded alone, however the pieces lie in the blocks of a sum") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    Random random(7);
+    for (const DType dtype : {DType::f32, DType::f64})
+      for (const DDim& dims : {DDim{5, 9, 19}, DDim{3, 9, 1100}, DDim{40, 9, 512}, DDim{4, 9, 1}, DDim{0, 9, 5}})
+        for (const Reduction kind : {Reduction::sum, Reduction::mean, Reduction::max, Reduction::min, Reduction::l2}) {
+          if (dims.elements() == 0 && kind != Reduction::sum) continue;
+          INFO(name_of(kind), " ", dims.to_string());
+          const Tensor x = random_tensor(random, dtype, dims);
+          const Tensor rows = clone(x.permute({1, 0, 2}), one.stream(0)).reshape(DDim{dims[1], dims[0] * dims[2]});
+          const Tensor wanted = reduce(kind, rows, {1}, false, one.stream(0));
+          CHECK(same_bits(reduce(kind, x, {0, 2}, false, one.stream(0)), wanted));
+          CHECK(same_bits(reduce(kind, x, {0, 2}, false, two.stream(0)), wanted));
+        }
+  });
+}
+
+TEST_CASE("the extreme of several pieces is the last NaN, else the first of equal ones") {
+  CpuDevice device;
+  std::vector<float> values(2 * 2 * 20, -1.0f);
+  const auto at = [&](int piece, int row, int i) -> float& { return values[static_cast<std::size_t>((piece * 2 + row) * 20 + i)]; };
+  at(0, 0, 3) = -0.0f;
+  at(1, 0, 2) = 0.0f;
+  at(0, 1, 7) = std::nanf("1");
+  at(1, 1, 4) = 5.0f;
+  const Tensor found = reduce(Reduction::max, Tensor::from(values, DDim{2, 2, 20}), {0, 2}, false, device.stream(0));
+  CHECK(same_bits(found, Tensor::from<float>({-0.0f, std::nanf("1")})));
 }
 
 TEST_CASE("integers wrap, bool takes max and min alone") {

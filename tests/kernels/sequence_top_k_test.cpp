@@ -2,7 +2,9 @@
 #include <millrace/kernels/sequence_top_k.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <string>
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
@@ -52,6 +54,30 @@ TEST_CASE("each column is sorted on its own, as a stable sort of the whole seque
       }
     }
   }
+}
+
+TEST_CASE("the best along the last axis are those along another, in the same order, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    Random random(3);
+    for (const DType dtype : {DType::f32, DType::f64})
+      for (const std::int64_t n : {1, 5, 40, 700})
+        for (const std::int64_t k : {0, 1, 4, 39, 300})
+          for (const bool largest : {true, false}) {
+            if (k > n) continue;
+            std::vector<double> values;
+            for (std::int64_t i = 0; i < 9 * n; ++i)
+              values.push_back(random.between(0, 50) == 0 ? std::nan("") : static_cast<double>(random.between(-20, 20)));
+            const Tensor x = reference::tensor({DDim{9, n}, values}, dtype);
+            const TopK wanted = top_k(clone(x.permute({1, 0}), one.stream(0)), k, 0, largest, one.stream(0));
+            for (CpuDevice* const device : {&one, &two}) {
+              const TopK found = top_k(x, k, -1, largest, device->stream(0));
+              CHECK(same_bits(found.values, clone(wanted.values.permute({1, 0}), one.stream(0))));
+              CHECK(same_bits(found.places, clone(wanted.places.permute({1, 0}), one.stream(0))));
+            }
+          }
+  });
 }
 
 TEST_CASE("NaN counts as the greatest, k may be larger than any sequence, and nothing gives nothing") {

@@ -19,6 +19,18 @@ TEST_CASE("a transpose is the permuted view as row-major elements, on every devi
   });
 }
 
+TEST_CASE("a transpose with short rows is the permuted view, with 1 or 2 threads") {
+  CpuDevice one(1), two(2);
+  Random random(2);
+  for (const DDim& dims : {DDim{3, 2, 300}, DDim{7, 300, 2}, DDim{1, 3, 9}, DDim{200, 8, 90}, DDim{0, 2, 30}})
+    for (const std::vector<int>& axes : {std::vector<int>{0, 2, 1}, {1, 2, 0}, {2, 0, 1}}) {
+      const Tensor x = random_tensor(random, DType::f32, dims);
+      const Tensor out = transpose(x, axes, one.stream(0));
+      CHECK(reference::values(out).at == reference::permute(reference::values(x), axes).at);
+      CHECK(same_bits(transpose(x, axes, two.stream(0)), out));
+    }
+}
+
 TEST_CASE("axes that are no permutation are an error") {
   CpuDevice device;
   const Tensor x = Tensor::from(std::vector<float>(6, 1.0f), DDim{2, 3});

@@ -16,6 +16,7 @@ const std::map<std::string, std::string>& op_attributes() {
       {"affine", "alpha, beta"},
       {"argmax", "axis, keepdims, select_last"},
       {"argmin", "axis, keepdims, select_last"},
+      {"arithmetic", "steps"},
       {"beam_search_decode", "end_id, length_penalty"},
       {"beam_search_start", "dtype"},
       {"beam_search_step", "beam_size, end_id, is_accumulated, length_penalty"},

@@ -15,6 +15,7 @@
 
 #include <millrace/runtime/executor/feeds.h>
 #include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/lowering/lower_for_runs.h>
 #include <millrace/runtime/program/straight_program.h>
 #include <millrace/runtime/task/caller_executor.h>
 #include <millrace/runtime/task/errors.h>
@@ -220,7 +221,9 @@ struct Compiled {
     const SignalsBlocked blocked;
     device = make_cpu_device(threads, 4);
     try {
-      straight.emplace(*source, device);
+      Program lowered = *source;
+      lower_for_runs(lowered, device->place());
+      straight.emplace(std::move(lowered), device);
     } catch (const UnsupportedError&) {
       executable();
     }

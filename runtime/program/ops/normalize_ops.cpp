@@ -140,37 +140,18 @@ OpDef layer_norm_gradient_op() {
   return def;
 }
 
-/// Sums of each row along one of its axes, [outer, n, inner].
-struct RunningSums {
-  std::int64_t outer, n, inner;
-  bool exclusive, reverse;
-
-  template <class T>
-  void run(const T* from, T* to) const {
-    for (std::int64_t i = 0; i < outer; ++i)
-      for (std::int64_t lane = 0; lane < inner; ++lane) {
-        T sum = 0;
-        for (std::int64_t step = 0; step < n; ++step) {
-          const std::int64_t at = (i * n + (reverse ? n - 1 - step : step)) * inner + lane;
-          const T next = sum + from[at];
-          to[at] = exclusive ? sum : next;
-          sum = next;
-        }
-      }
-  }
-};
-
 RowFunction cumsum_of_rows(const PrepareContext& context, const RowForm& form) {
   const DDim& row = form.inputs.at(0);
   const int axis = checked_axis(axis_of(context.attributes(), 0), row.rank() + 1) - 1;
   if (axis < 0) throw UnsupportedError("adds up the rows");
-  const RunningSums sums{row.slice(0, axis).elements(), row[axis], row.slice(axis + 1, row.rank()).elements(),
-                         context.attributes().get_or("exclusive", false), context.attributes().get_or("reverse", false)};
-  return [sums, dtype = form.dtype](std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) {
-    for (std::int64_t i = 0; i < rows; ++i)
-      dtype == DType::f64 ? sums.run(inputs[0].row<double>(i), outputs[0].row<double>(i))
-                          : sums.run(inputs[0].row<float>(i), outputs[0].row<float>(i));
-  };
+  CumsumRows sums;
+  sums.dtype = form.dtype;
+  sums.outer = row.slice(0, axis).elements();
+  sums.n = row[axis];
+  sums.inner = row.slice(axis + 1, row.rank()).elements();
+  sums.exclusive = context.attributes().get_or("exclusive", false);
+  sums.reverse = context.attributes().get_or("reverse", false);
+  return cumsum_rows(sums);
 }
 
 OpDef cumsum_op() {

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <millrace/tensor/stream.h>
+#include <millrace/tensor/tensor.h>
+
+namespace millrace {
+
+/// One step of a formula: v becomes v ∘ a or a ∘ v, where a is the next operand. Each has the bits of `binary` and `unary` of its name.
+///
+///   add mul minimum maximum sub div    v ∘ a
+///   from into before_minimum before_maximum      a − v, a / v, minimum(a, v), maximum(a, v)
+///   square relu sqrt neg abs reciprocal          of v alone
+enum class ArithmeticStep : std::uint8_t {
+  add,
+  sub,
+  from,
+  mul,
+  div,
+  into,
+  minimum,
+  before_minimum,
+  maximum,
+  before_maximum,
+  square,
+  relu,
+  sqrt,
+  neg,
+  abs,
+  reciprocal
+};
+
+/// Whether the step takes an operand.
+constexpr bool has_operand(ArithmeticStep step) { return step < ArithmeticStep::square; }
+
+/// Operands that one formula takes, at most.
+inline constexpr std::size_t most_operands = 6;
+
+/// All steps in order for each element, with numpy's broadcasting of x and the operands: an element is read and written once. Each step rounds once, so that the
+/// bits are those of one op after another. x and operands: f32 or f64 of one dtype (DTypeError names both), any strides, as many operands as the steps take
+/// (ArgumentError). In host memory alone.
+Tensor arithmetic(const std::vector<ArithmeticStep>& steps, const Tensor& x, std::span<const Tensor* const> operands, StreamRef stream);
+
+}  // namespace millrace

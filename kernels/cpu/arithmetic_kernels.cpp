@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/arithmetic_kernels.h>
+
+#include <algorithm>
+
+#include <millrace/kernels/cpu/targets.h>
+
+#define HWY_TARGET_INCLUDE "millrace/kernels/cpu/arithmetic_kernels.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+#include <millrace/kernels/cpu/binary-inl.h>
+#include <millrace/kernels/cpu/elementary-inl.h>
+#include <millrace/kernels/cpu/partial-inl.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// v[u] = f(v[u], a[u]) for `Vectors` vectors: the choice of f is made once for all.
+template <int Vectors, class D, class V = hn::Vec<D>>
+HWY_INLINE void TakeStep(D d, ArithmeticStep step, const V* a, V* v) {
+  const auto each = [&](auto f) HWY_ATTR {
+    for (int u = 0; u < Vectors; ++u) v[u] = f(v[u], a[u]);
+  };
+  const auto alone = [&](auto f) HWY_ATTR {
+    for (int u = 0; u < Vectors; ++u) v[u] = f(v[u]);
+  };
+  switch (step) {
+    case ArithmeticStep::add: return each([](V x, V y) HWY_ATTR { return hn::Add(x, y); });
+    case ArithmeticStep::sub: return each([](V x, V y) HWY_ATTR { return hn::Sub(x, y); });
+    case ArithmeticStep::from: return each([](V x, V y) HWY_ATTR { return hn::Sub(y, x); });
+    case ArithmeticStep::mul: return each([](V x, V y) HWY_ATTR { return hn::Mul(x, y); });
+    case ArithmeticStep::div: return each([](V x, V y) HWY_ATTR { return hn::Div(x, y); });
+    case ArithmeticStep::into: return each([](V x, V y) HWY_ATTR { return hn::Div(y, x); });
+    case ArithmeticStep::minimum: return each([](V x, V y) HWY_ATTR { return Minimum(x, y); });
+    case ArithmeticStep::before_minimum: return each([](V x, V y) HWY_ATTR { return Minimum(y, x); });
+    case ArithmeticStep::maximum: return each([](V x, V y) HWY_ATTR { return Maximum(x, y); });
+    case ArithmeticStep::before_maximum: return each([](V x, V y) HWY_ATTR { return Maximum(y, x); });
+    case ArithmeticStep::square: return alone([](V x) HWY_ATTR { return hn::Mul(x, x); });
+    case ArithmeticStep::relu: return alone([d](V x) HWY_ATTR { return KeepNaN(d, x, hn::Max(x, hn::Zero(d))); });
+    case ArithmeticStep::sqrt: return alone([](V x) HWY_ATTR { return hn::Sqrt(x); });
+    case ArithmeticStep::neg: return alone([](V x) HWY_ATTR { return hn::Neg(x); });
+    case ArithmeticStep::abs: return alone([](V x) HWY_ATTR { return hn::Abs(x); });
+    case ArithmeticStep::reciprocal: return alone([d](V x) HWY_ATTR { return hn::Div(hn::Set(d, hn::TFromD<D>{1}), x); });
+  }
+}
+
+/// One row. `sets` has a vector of the one element of each input that repeats.
+template <class T>
+struct Row {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<hn::ScalableTag<T>>;
+  const ArithmeticCall<T>& call;
+  const T* from[most_operands + 1];
+  V sets[most_operands + 1];
+
+  HWY_INLINE explicit Row(const ArithmeticCall<T>& whole) : call(whole) {}
+  HWY_INLINE void start(std::int64_t row) {
+    for (std::int64_t k = 0; k < call.input_count; ++k) {
+      from[k] = call.inputs[k].first + row * call.inputs[k].row;
+      if (call.inputs[k].repeats) sets[k] = hn::Set(d, *from[k]);
+    }
+  }
+  template <int Vectors, class Load>
+  HWY_INLINE void run(V* v, Load load) const {
+    load(0, v);
+    V a[Vectors];
+    for (int u = 0; u < Vectors; ++u) a[u] = hn::Zero(d);
+    int next = 0;
+    for (std::int64_t s = 0; s < call.step_count; ++s) {
+      if (has_operand(call.steps[s])) load(++next, a);
+      TakeStep<Vectors>(d, call.steps[s], a, v);
+    }
+  }
+  /// `Vectors` whole vectors from element `i` on. The last of a row overlaps the one before it.
+  template <int Vectors>
+  HWY_INLINE void whole(std::int64_t i, T* out) const {
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    std::int64_t places[Vectors];
+    for (int u = 0; u < Vectors; ++u) places[u] = std::min(i + u * lanes, call.count - lanes);
+    V v[Vectors];
+    run<Vectors>(v, [&](int k, V* to) HWY_ATTR {
+      if (call.inputs[k].repeats) {
+        for (int u = 0; u < Vectors; ++u) to[u] = sets[k];
+      } else {
+        for (int u = 0; u < Vectors; ++u) to[u] = hn::LoadU(d, from[k] + places[u]);
+      }
+    });
+    for (int u = 0; u < Vectors; ++u) hn::StoreU(v[u], d, out + places[u]);
+  }
+  HWY_INLINE void some(std::size_t count, T* out) const {
+    V v[1];
+    run<1>(v, [&](int k, V* to) HWY_ATTR { *to = call.inputs[k].repeats ? sets[k] : LoadSome(d, from[k], count); });
+    StoreSome(d, v[0], out, count);
+  }
+};
+
+template <class T>
+HWY_INLINE void RunRows(const ArithmeticCall<T>& call) {
+  constexpr int many = 8, some = 4;
+  Row<T> row(call);
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(row.d));
+  for (std::int64_t r = 0; r < call.rows; ++r) {
+    T* out = call.out + r * call.out_row;
+    row.start(r);
+    if (call.count < lanes) {
+      row.some(static_cast<std::size_t>(call.count), out);
+      continue;
+    }
+    std::int64_t i = 0;
+    for (; i + (many - 1) * lanes < call.count; i += many * lanes) row.template whole<many>(i, out);
+    for (; i + (some - 1) * lanes < call.count; i += some * lanes) row.template whole<some>(i, out);
+    if (i >= call.count) continue;
+    if (i + 2 * lanes < call.count)
+      row.template whole<3>(i, out);
+    else if (i + lanes < call.count)
+      row.template whole<2>(i, out);
+    else
+      row.template whole<1>(i, out);
+  }
+}
+
+void RunRowsF32(const ArithmeticCall<float>& call) { RunRows(call); }
+void RunRowsF64(const ArithmeticCall<double>& call) { RunRows(call); }
+
+}  // namespace millrace::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace millrace::cpu {
+
+HWY_EXPORT(RunRowsF32);
+HWY_EXPORT(RunRowsF64);
+
+void arithmetic_rows(const ArithmeticCall<float>& call) { HWY_DYNAMIC_DISPATCH(RunRowsF32)(call); }
+void arithmetic_rows(const ArithmeticCall<double>& call) { HWY_DYNAMIC_DISPATCH(RunRowsF64)(call); }
+
+}  // namespace millrace::cpu
+#endif

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/lowering/join_arithmetic.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <millrace/kernels/arithmetic.h>
+#include <millrace/runtime/program/op_registry.h>
+#include <millrace/runtime/program/ops/internal/arithmetic_names.h>
+
+namespace millrace {
+namespace {
+
+/// A step, and its operand where it takes one.
+struct Step {
+  ArithmeticStep kind;
+  VarId operand = no_var;
+};
+
+/// Steps on `x`, of ops of the block.
+struct Chain {
+  VarId x = no_var;
+  std::vector<Step> steps;
+  std::vector<std::size_t> ops;
+
+  std::size_t operands() const {
+    return static_cast<std::size_t>(std::count_if(steps.begin(), steps.end(), [](const Step& step) { return has_operand(step.kind); }));
+  }
+};
+
+/// A function of two elements, as a step on the first and on the second of them.
+struct TwoSides {
+  const char* op;
+  ArithmeticStep of_first, of_second;
+};
+constexpr TwoSides functions[] = {
+    {"add", ArithmeticStep::add, ArithmeticStep::add},
+    {"mul", ArithmeticStep::mul, ArithmeticStep::mul},
+    {"sub", ArithmeticStep::sub, ArithmeticStep::from},
+    {"div", ArithmeticStep::div, ArithmeticStep::into},
+    {"minimum", ArithmeticStep::minimum, ArithmeticStep::before_minimum},
+    {"maximum", ArithmeticStep::maximum, ArithmeticStep::before_maximum},
+};
+
+struct OneSide {
+  const char* op;
+  ArithmeticStep step;
+};
+constexpr OneSide functions_alone[] = {{"relu", ArithmeticStep::relu},
+                                       {"sqrt", ArithmeticStep::sqrt},
+                                       {"neg", ArithmeticStep::neg},
+                                       {"abs", ArithmeticStep::abs},
+                                       {"reciprocal", ArithmeticStep::reciprocal}};
+
+class Joiner {
+ public:
+  explicit Joiner(Program& program) : program_(program), ops_(program.block(0).ops) {}
+
+  void run() {
+    count_readers();
+    take_squares();
+    for (std::size_t i = 0; i < ops_.size(); ++i)
+      if (std::optional<Chain> chain = chain_of(i)) chains_[ops_[i].outputs[0]] = std::move(*chain);
+    std::set<std::size_t> gone;
+    for (const auto& [out, chain] : chains_) {
+      if (chain.steps.size() < 2) continue;
+      write(chain);
+      gone.insert(chain.ops.begin(), chain.ops.end() - 1);
+    }
+    std::vector<Op> left;
+    for (std::size_t i = 0; i < ops_.size(); ++i)
+      if (!gone.contains(i)) left.push_back(std::move(ops_[i]));
+    ops_ = std::move(left);
+  }
+
+ private:
+  void count_readers() {
+    for (const Program::Port& port : program_.outputs()) ++readers_[port.var];
+    for (const Block& block : program_.blocks()) {
+      for (const VarId result : block.results) ++readers_[result];
+      for (const Op& op : block.ops)
+        for (const VarId input : op.inputs) ++readers_[input];
+    }
+  }
+
+  const VarType& type(VarId var) const { return program_.var(var).type; }
+  bool fits(const Op& op) const {
+    const VarType& out = type(op.outputs[0]);
+    const auto plain = [&](VarId var) {
+      return var == no_var || (type(var).is_tensor() && type(var).lod_depth == 0 && type(var).shape && type(var).dtype == out.dtype);
+    };
+    return (out.dtype == DType::f32 || out.dtype == DType::f64) && plain(op.outputs[0]) &&
+           std::all_of(op.inputs.begin(), op.inputs.end(), plain);
+  }
+
+  /// The chain that ends with an op, as long as it is known so far; none of another kind of op.
+  std::optional<Chain> chain_of(std::size_t at) {
+    const Op& op = ops_[at];
+    if (op.outputs.size() != 1 || op.inputs.empty() || op.inputs.size() > 3 || !fits(op)) return std::nullopt;
+    for (const OneSide& each : functions_alone)
+      if (op.type == each.op) return extended(at, op.inputs[0], {{each.step}});
+    if (op.type == "clip") return clipped(at);
+    if (is_square(op)) return extended(at, op.inputs[0], {{ArithmeticStep::square}});
+    const auto* const found =
+        std::find_if(std::begin(functions), std::end(functions), [&](const TwoSides& each) { return op.type == each.op; });
+    if (found == std::end(functions) || op.inputs[0] == op.inputs[1]) return std::nullopt;
+    const bool second = !continues(at, op.inputs[0]) && (continues(at, op.inputs[1]) || type(op.inputs[0]) != type(op.outputs[0]));
+    return second ? extended(at, op.inputs[1], {{found->of_second, op.inputs[0]}})
+                  : extended(at, op.inputs[0], {{found->of_first, op.inputs[1]}});
+  }
+
+  /// A product of x with itself, or its power 2.
+  bool is_square(const Op& op) const {
+    if (op.type == "mul") return op.inputs[0] == op.inputs[1];
+    if (op.type != "pow" || type(op.outputs[0]).dtype != DType::f32 || type(op.inputs[0]) != type(op.outputs[0])) return false;
+    const Tensor* const power = program_.constant(op.inputs[1]);
+    return power != nullptr && power->elements() == 1 && static_cast<double>(power->item()) == 2;
+  }
+
+  std::optional<Chain> clipped(std::size_t at) {
+    const Op& op = ops_[at];
+    std::vector<Step> steps;
+    for (std::size_t bound = 1; bound < op.inputs.size(); ++bound) {
+      if (op.inputs[bound] == no_var) continue;
+      if (type(op.inputs[bound]).rank() != 0) return std::nullopt;  // of one element, which must not add an axis
+      steps.push_back({bound == 1 ? ArithmeticStep::maximum : ArithmeticStep::minimum, op.inputs[bound]});
+    }
+    if (steps.empty()) return std::nullopt;
+    return extended(at, op.inputs[0], steps);
+  }
+
+  /// Whether op `at` alone reads the chain that ends with `var`, in the extents of its result.
+  bool continues(std::size_t at, VarId var) const {
+    const Op& op = ops_[at];
+    return chains_.contains(var) && readers_.at(var) == std::count(op.inputs.begin(), op.inputs.end(), var) &&
+           type(var) == type(op.outputs[0]);
+  }
+
+  Chain extended(std::size_t at, VarId var, const std::vector<Step>& steps) {
+    Chain chain{var, {}, {}};
+    if (continues(at, var) && chains_[var].operands() + steps.size() <= most_operands) {
+      chain = std::move(chains_[var]);
+      chains_.erase(var);
+    }
+    chain.steps.insert(chain.steps.end(), steps.begin(), steps.end());
+    chain.ops.push_back(at);
+    return chain;
+  }
+
+  /// A mean of squares as a sum of squares, which is divided: the squares are not written.
+  void take_squares() {
+    std::map<VarId, std::size_t> squares;
+    std::set<std::size_t> gone;
+    std::vector<Op> left;
+    for (Op& op : ops_) {
+      const auto square = op.inputs.empty() ? squares.end() : squares.find(op.inputs[0]);
+      const std::optional<std::int64_t> count = square == squares.end() ? std::nullopt : elements_of_mean(op);
+      if (!count) {
+        if ((op.type == "mul" || op.type == "pow") && fits(op) && is_square(op) && readers_[op.outputs[0]] == 1)
+          squares[op.outputs[0]] = left.size();
+        left.push_back(std::move(op));
+        continue;
+      }
+      gone.insert(square->second);
+      const VarType made = type(op.outputs[0]);
+      const VarId sum = program_.add_var("sum_square", made);
+      const VarId elements = program_.add_parameter(
+          "elements", made.dtype == DType::f64 ? Tensor::scalar(static_cast<double>(*count)) : Tensor::scalar(static_cast<float>(*count)));
+      const Op divided{"div", {sum, elements}, op.outputs, {}, op.label};
+      op.inputs[0] = left[square->second].inputs[0];
+      op.outputs[0] = sum;
+      op.attributes.set("kind", std::string("sum_square"));
+      ++readers_[sum];
+      ++readers_[elements];
+      left.push_back(std::move(op));
+      left.push_back(divided);
+    }
+    ops_.clear();
+    for (std::size_t i = 0; i < left.size(); ++i)
+      if (!gone.contains(i)) ops_.push_back(std::move(left[i]));
+  }
+
+  /// How many elements each mean is of; none of another op, and where that is not known or 0.
+  std::optional<std::int64_t> elements_of_mean(const Op& op) const {
+    if (op.type != "reduce" || op.attributes.get_or("kind", std::string("sum")) != "mean" || !fits(op)) return std::nullopt;
+    const DDim& dims = *type(op.inputs[0]).shape;
+    auto axes = op.attributes.get_or("axes", std::vector<std::int64_t>{});
+    if (axes.empty())
+      for (int axis = 0; axis < dims.rank(); ++axis) axes.push_back(axis);
+    std::int64_t count = 1;
+    for (const std::int64_t axis : axes) {
+      const std::int64_t extent = dims[static_cast<int>(axis)];
+      if (extent <= 0) return std::nullopt;
+      count *= extent;
+    }
+    return count;
+  }
+
+  /// In the place of the last of its ops.
+  void write(const Chain& chain) {
+    Op& last = ops_[chain.ops.back()];
+    std::vector<VarId> inputs{chain.x};
+    std::string steps;
+    for (const Step& step : chain.steps) {
+      if (step.operand != no_var) inputs.push_back(step.operand);
+      steps += (steps.empty() ? "" : " ") + ops::name_of(step.kind);
+    }
+    Attributes attributes;
+    attributes.set("steps", steps);
+    last = Op{"arithmetic", std::move(inputs), last.outputs, std::move(attributes), last.label};
+  }
+
+  Program& program_;
+  std::vector<Op>& ops_;
+  std::map<VarId, int> readers_;
+  std::map<VarId, Chain> chains_;  // by the var that each ends with
+};
+
+}  // namespace
+
+void join_arithmetic(Program& program) {
+  if (program.registry().find("arithmetic") != nullptr) Joiner(program).run();
+}
+
+}  // namespace millrace

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/lowering/lower_for_runs.h>
+
+#include <millrace/runtime/lowering/drop_unread.h>
+#include <millrace/runtime/lowering/join_arithmetic.h>
+#include <millrace/runtime/lowering/join_windows.h>
+#include <millrace/runtime/lowering/skip_repacking.h>
+#include <millrace/runtime/program/fold_constants.h>
+
+namespace millrace {
+
+void lower_for_runs(Program& program, const Place& place) {
+  fold_constants(program);
+  drop_unread(program);
+  if (place.is_cpu()) {
+    join_windows(program);
+    join_arithmetic(program);
+  }
+  skip_repacking(program);
+}
+
+}  // namespace millrace

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <span>
+#include <sstream>
+
+#include <millrace/kernels/arithmetic.h>
+#include <millrace/runtime/program/op_context.h>
+#include <millrace/runtime/program/ops/internal/arithmetic_names.h>
+#include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/families.h>
+#include <millrace/runtime/program/ops/internal/inference.h>
+#include <millrace/runtime/program/ops/internal/rows.h>
+
+/// Steps of arithmetic on one element, made when a program is compiled (lowering/join_arithmetic.h).
+namespace millrace::ops {
+namespace {
+
+constexpr const char* names[] = {
+    "add",    "sub",  "from", "mul", "div", "into",      "minimum", "before_minimum", "maximum", "before_maximum",
+    "square", "relu", "sqrt", "neg", "abs", "reciprocal"};
+static_assert(std::size(names) == static_cast<std::size_t>(ArithmeticStep::reciprocal) + 1);
+
+std::vector<ArithmeticStep> steps_of(const Attributes& attributes) {
+  std::vector<ArithmeticStep> steps;
+  std::istringstream words(attributes.get<std::string>("steps"));
+  for (std::string word; words >> word;) {
+    const auto* const found = std::find(std::begin(names), std::end(names), word);
+    if (found == std::end(names)) throw ProgramError("attribute 'steps': expected names of steps, found '" + word + "'");
+    steps.push_back(static_cast<ArithmeticStep>(found - std::begin(names)));
+  }
+  return steps;
+}
+
+void infer_arithmetic(InferContext& context) {
+  const std::vector<ArithmeticStep> steps = steps_of(context.attributes());
+  expect_float(context, 0);
+  const auto taken = static_cast<std::size_t>(std::count_if(steps.begin(), steps.end(), has_operand));
+  if (context.inputs() != taken + 1 || taken > most_operands)
+    throw ProgramError("expected X and " + std::to_string(taken) + " operands, at most " + std::to_string(most_operands) + ", found " +
+                       std::to_string(context.inputs()) + " inputs");
+  std::vector<std::size_t> all{0};
+  for (std::size_t input = 1; input < context.inputs(); ++input) {
+    expect_same_dtype(context, 0, input);
+    all.push_back(input);
+  }
+  context.result(tensor_type(context.tensor(0).dtype, broadcast(context, all)));
+}
+
+OpKernel prepare_arithmetic(const PrepareContext& context) {
+  return [steps = steps_of(context.attributes())](OpContext& run) {
+    std::array<const Tensor*, most_operands> operands{};
+    for (std::size_t input = 1; input < run.inputs(); ++input) operands[input - 1] = &run.tensor(input);
+    run.set(0, arithmetic(steps, run.tensor(0), std::span(operands).first(run.inputs() - 1), run.stream()));
+  };
+}
+
+}  // namespace
+
+std::string name_of(ArithmeticStep step) { return names[static_cast<std::size_t>(step)]; }
+
+void add_arithmetic_ops(OpRegistry& registry) {
+  OpDef def;
+  def.name = "arithmetic";
+  def.inputs = {"X", "Operands..."};
+  def.outputs = {"Out"};
+  def.infer = infer_arithmetic;
+  def.prepare = prepare_arithmetic;
+  def.follow_rows = follow_elementwise;
+  def.vectorize = vectorize_elementwise;
+  registry.add(std::move(def));
+}
+
+}  // namespace millrace::ops

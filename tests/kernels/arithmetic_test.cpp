@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/arithmetic.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <kernels/device_under_test.h>
+
+#include <millrace/kernels/binary.h>
+#include <millrace/kernels/unary.h>
+
+namespace millrace::testing {
+namespace {
+
+using Steps = std::vector<ArithmeticStep>;
+
+Tensor one_step(ArithmeticStep step, const Tensor& x, const Tensor& a, StreamRef stream) {
+  switch (step) {
+    case ArithmeticStep::add: return binary(Binary::add, x, a, stream);
+    case ArithmeticStep::sub: return binary(Binary::sub, x, a, stream);
+    case ArithmeticStep::from: return binary(Binary::sub, a, x, stream);
+    case ArithmeticStep::mul: return binary(Binary::mul, x, a, stream);
+    case ArithmeticStep::div: return binary(Binary::div, x, a, stream);
+    case ArithmeticStep::into: return binary(Binary::div, a, x, stream);
+    case ArithmeticStep::minimum: return binary(Binary::minimum, x, a, stream);
+    case ArithmeticStep::before_minimum: return binary(Binary::minimum, a, x, stream);
+    case ArithmeticStep::maximum: return binary(Binary::maximum, x, a, stream);
+    case ArithmeticStep::before_maximum: return binary(Binary::maximum, a, x, stream);
+    case ArithmeticStep::square: return binary(Binary::mul, x, x, stream);
+    case ArithmeticStep::relu: return unary(Unary::relu, {}, x, stream);
+    case ArithmeticStep::sqrt: return unary(Unary::sqrt, {}, x, stream);
+    case ArithmeticStep::neg: return unary(Unary::neg, {}, x, stream);
+    case ArithmeticStep::abs: return unary(Unary::abs, {}, x, stream);
+    case ArithmeticStep::reciprocal: return unary(Unary::reciprocal, {}, x, stream);
+  }
+  return x;
+}
+
+Tensor step_by_step(const Steps& steps, Tensor x, const std::vector<Tensor>& operands, StreamRef stream) {
+  std::size_t next = 0;
+  for (const ArithmeticStep step : steps) x = one_step(step, x, has_operand(step) ? operands[next++] : x, stream);
+  return x;
+}
+
+Tensor all_steps(const Steps& steps, const Tensor& x, const std::vector<Tensor>& operands, StreamRef stream) {
+  std::vector<const Tensor*> read;
+  for (const Tensor& operand : operands) read.push_back(&operand);
+  return arithmetic(steps, x, read, stream);
+}
+
+}  // namespace
+
+TEST_CASE("steps of arithmetic have the bits of one op after another, for any extents and strides, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    Random random(1);
+    for (const DType dtype : {DType::f32, DType::f64})
+      for (const std::int64_t width : {0, 1, 3, 16, 37, 300})
+        for (const std::int64_t rows : {1, 5, 500}) {
+          const Tensor x = random_tensor(random, dtype, DDim{2, rows, width});
+          const Tensor same = random_tensor(random, dtype, DDim{2, rows, width}), row = random_tensor(random, dtype, DDim{width});
+          const Tensor column = random_tensor(random, dtype, DDim{rows, 1}), number = random_tensor(random, dtype, DDim{});
+          const Tensor turned = random_tensor(random, dtype, DDim{width, rows, 2}).permute({2, 1, 0});
+          const std::vector<std::pair<Steps, std::vector<Tensor>>> formulas{
+              {{ArithmeticStep::sub, ArithmeticStep::mul, ArithmeticStep::add}, {column, column, row}},
+              {{ArithmeticStep::from, ArithmeticStep::into, ArithmeticStep::square, ArithmeticStep::relu}, {same, number}},
+              {{ArithmeticStep::abs, ArithmeticStep::sqrt, ArithmeticStep::reciprocal, ArithmeticStep::neg}, {}},
+              {{ArithmeticStep::maximum, ArithmeticStep::minimum}, {number, turned}},
+              {{ArithmeticStep::before_maximum, ArithmeticStep::before_minimum, ArithmeticStep::div}, {row, same, column}},
+              {{ArithmeticStep::add, ArithmeticStep::add, ArithmeticStep::sub, ArithmeticStep::mul, ArithmeticStep::add,
+                ArithmeticStep::mul},
+               {row, column, number, same, turned, row}}};
+          for (const auto& [steps, operands] : formulas) {
+            const Tensor wanted = step_by_step(steps, x, operands, one.stream(0));
+            CHECK(same_bits(all_steps(steps, x, operands, one.stream(0)), wanted));
+            CHECK(same_bits(all_steps(steps, x, operands, two.stream(0)), wanted));
+          }
+          const Steps wider{ArithmeticStep::mul, ArithmeticStep::add};
+          CHECK(same_bits(all_steps(wider, row, {column, same}, one.stream(0)), step_by_step(wider, row, {column, same}, one.stream(0))));
+        }
+  });
+}
+
+TEST_CASE("bounds and relu of NaN, of zeros and of infinities have the bits of their ops") {
+  CpuDevice device;
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::vector<float> left, right;
+  for (const float a : {0.0f, -0.0f, 1.0f, std::nanf("1"), infinity, -infinity})
+    for (const float b : {0.0f, -0.0f, -1.0f, std::nanf("2"), infinity, -infinity}) {
+      left.push_back(a);
+      right.push_back(b);
+    }
+  const Tensor x = Tensor::from(left, DDim{36}), a = Tensor::from(right, DDim{36});
+  for (const ArithmeticStep step : {ArithmeticStep::minimum, ArithmeticStep::before_minimum, ArithmeticStep::maximum,
+                                    ArithmeticStep::before_maximum, ArithmeticStep::relu, ArithmeticStep::abs, ArithmeticStep::neg}) {
+    const std::vector<Tensor> operands(has_operand(step) ? 1 : 0, a);
+    CHECK(same_bits(all_steps(Steps{step}, x, operands, device.stream(0)), one_step(step, x, a, device.stream(0))));
+  }
+}
+
+TEST_CASE("operands of another number, dtype or extents are errors") {
+  CpuDevice device;
+  const Tensor x = Tensor::from<float>({1, 2});
+  const Steps add{ArithmeticStep::add};
+  CHECK_THROWS_WITH_AS(all_steps(add, x, {}, device.stream(0)), doctest::Contains("expected 1 operands"), ArgumentError);
+  CHECK_THROWS_AS(all_steps(add, x, std::vector<Tensor>{Tensor::from<double>({1, 2})}, device.stream(0)), DTypeError);
+  CHECK_THROWS_AS(all_steps(add, Tensor::from<std::int64_t>({1}), std::vector<Tensor>{x}, device.stream(0)), DTypeError);
+  CHECK_THROWS_AS(all_steps(add, x, std::vector<Tensor>{Tensor::from<float>({1, 2, 3})}, device.stream(0)), ShapeError);
+}
+
+}  // namespace millrace::testing
