@@ -194,14 +194,14 @@ TEST_CASE("Rows that no step has, or too many of them, are refused by the name o
     CHECK_THROWS_WITH_AS(make_recurrence(parse(graph)), doctest::Contains(why), UnsupportedError);
   };
   Live output;
-  refused(output.pad("x", "y", {2, 0, 0, 0, 0, 0}), "op pad ('y'): pads the rows before the first one");
+  refused(output.pad("x", "y", {2, 0, 0, 0, 0, 0}), "op pad 'y': pads the rows before the first one");
   Live layer;
-  refused(layer.pad("x", "wide", {2, 0, 0, 0, 0, 0}).gru("wide"), "op pad ('wide'): pads the rows before the first one");
+  refused(layer.pad("x", "wide", {2, 0, 0, 0, 0, 0}).gru("wide"), "op pad 'wide': pads the rows before the first one");
   Live valid;
-  refused(valid.cut("x", "y", 1, last), "op slice ('y'): takes some of the rows");
+  refused(valid.cut("x", "y", 1, last), "op slice 'y': takes some of the rows");
   Live ahead;
   ahead.cut("x", "new", 1, last);
-  refused(ahead.pad("new", "y", {0, 0, 0, 1, 0, 0}), "op pad ('y'): adds 1 rows behind the last one");
+  refused(ahead.pad("new", "y", {0, 0, 0, 1, 0, 0}), "op pad 'y': adds 1 rows behind the last one");
 }
 
 }  // namespace
