@@ -263,6 +263,10 @@ task<void> BlockWalker::run_op(std::shared_ptr<BlockWalker> walker, const Compil
 
 namespace {
 
+/// Turns that a loop gives other tasks, for each op of its body, so that an iteration under way may end before the next begins. Iterations that wait
+/// for something else than ready tasks use them up, and overlap from then on.
+constexpr std::size_t turns_of_op = 64;
+
 /// ", iteration 2 of while 1": the iterations of outer loops that a scope lies in.
 std::string enclosing_iterations(const VarScope& scope) {
   std::string text;
@@ -318,6 +322,7 @@ task<void> BlockWalker::run_iterations(std::shared_ptr<BlockWalker> walker, cons
   ScopePtr step;
   auto end = std::make_shared<BlockEnd>();
   std::deque<Spawned<void>> under_way;
+  std::size_t turns = turns_of_op * body.ops.size();
   for (std::int64_t iteration = start->iteration; max_trips < 0 || iteration < max_trips; ++iteration) {
     co_await this_task::checkpoint();
     if (condition >= 0) {
@@ -333,6 +338,10 @@ task<void> BlockWalker::run_iterations(std::shared_ptr<BlockWalker> walker, cons
       end->walked.emplace("the ops of " + iteration_name);
       under_way.push_back(iterations->start(run_block(walker, &body, std::move(step), end), std::move(iteration_name)));
       co_await end->walked->wait();
+      // An iteration that ends first leaves the next one nothing to wait for: it needs no tasks.
+      const std::size_t given = turns;
+      for (; turns > 0 && !under_way.back().ended(); --turns) co_await this_task::yield();
+      if (under_way.back().ended()) turns = given;
     }
     carried->swap(end->results);
     if (end->broke) co_return;

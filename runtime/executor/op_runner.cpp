@@ -67,7 +67,7 @@ task<void> OpRunner::await_inputs(std::shared_ptr<OpRunner> runner, const Compil
 void OpRunner::run_kernel(const CompiledOp& op, VarScope& scope) const {
   Few<const Value*, 8> inputs(op.inputs.size());
   Few<Value, 3> outputs(op.outputs.size());
-  Few<Value, 3> copied(op.copies_inputs ? op.inputs.size() : 0);
+  std::vector<Value> copied(op.copies_inputs ? op.inputs.size() : 0);
   const OpOrigin origin(*state_, op, scope);
   const StreamRef stream(state_->stream(op, scope), origin);
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {

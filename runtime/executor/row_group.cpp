@@ -148,19 +148,20 @@ void RowGroup::run(OpContext& context) const {
     job.views[i] = {input.raw_mutable(), in_[i].width};
     job.storage[i] = input.storage();
   }
-  Few<Tensor, 4> made(out_.size());
+  Few<std::shared_ptr<Allocation>, 4> made(out_.size());
   for (std::size_t i = 0; i < out_.size(); ++i) {
     const DDim dims = form_ == Form::one ? out_[i].dims : out_[i].dims.inserted(0, rows);
-    made[i] = Tensor(out_[i].dtype, dims, stream.memory());
-    job.views[in_.size() + i] = {made[i].raw_mutable(), out_[i].width};
-    job.storage[in_.size() + i] = made[i].storage();
+    Tensor output(out_[i].dtype, dims, stream.memory());
+    made[i] = output.storage();
+    job.views[in_.size() + i] = {output.raw_mutable(), out_[i].width};
+    job.storage[in_.size() + i] = made[i];
+    context.set(i, std::move(output));
   }
   stream.enqueue(std::move(job));
   const Point done = stream.position();
   for (std::size_t i = 0; i < out_.size(); ++i) {
-    made[i].storage()->set_ready(done);
-    made[i].storage()->mark_written();
-    context.set(i, std::move(made[i]));
+    made[i]->set_ready(done);
+    made[i]->mark_written();
   }
 }
 

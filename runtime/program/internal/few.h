@@ -8,7 +8,8 @@
 
 namespace millrace {
 
-/// A fixed number of elements, on the stack for up to `Small` of them: the inputs or outputs of an op.
+/// A fixed number of elements, on the stack for up to `Small` of them: the inputs or outputs of an op. Elements are default-initialised: a value
+/// is empty, a pointer or a number is set by the caller before it is read.
 template <class T, std::size_t Small>
 class Few {
  public:
@@ -21,7 +22,7 @@ class Few {
 
  private:
   std::size_t count_;
-  std::array<T, Small> few_{};
+  std::array<T, Small> few_;
   std::vector<T> many_;
 };
 
