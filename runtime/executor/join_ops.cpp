@@ -53,11 +53,10 @@ class Joiner {
     if (op.kind != CompiledOp::Kind::kernel || !op.def->pure || !op.checked_outputs.empty() || op.outputs.empty()) return std::nullopt;
     const Form form = RowGroup::form_of(program_, *op.op);
     if (form == Form::none) return std::nullopt;
-    DType dtype = DType::boolean;
+    DType dtype = DType::f32;  // integers and bool go with numbers of f32
     for (const auto* vars : {&op.op->outputs, &op.op->inputs})
       for (const VarId var : *vars)
         if (var != no_var && is_floating(program_.var(var).type.dtype)) dtype = program_.var(var).type.dtype;
-    if (dtype == DType::boolean) return std::nullopt;
     try {
       const Op* const alone = op.op;
       RowGroup(program_, {&alone, 1}, form, op.op->outputs);

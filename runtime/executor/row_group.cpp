@@ -16,7 +16,17 @@ namespace {
 
 constexpr std::size_t few_ports = 12;
 
-bool is_held(DType dtype) { return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::boolean; }
+/// Bool and integers are numbers beside those of the plan.
+bool is_aside(DType dtype) { return dtype == DType::boolean || dtype == DType::i64 || dtype == DType::i32; }
+bool is_held(DType dtype) { return dtype == DType::f32 || dtype == DType::f64 || is_aside(dtype); }
+
+/// Whether all integers of a tensor that is there can be given to a kernel of rows.
+bool fit_in_rows(const Tensor& integers) {
+  if (!integers.is_contiguous() || !integers.ready().reached()) return false;
+  const auto small = [](std::int64_t value) { return -RowKernel::most_given <= value && value <= RowKernel::most_given; };
+  const auto fit = [&](const auto* values) { return std::all_of(values, values + integers.elements(), small); };
+  return integers.dtype() == DType::i64 ? fit(integers.data<std::int64_t>()) : fit(integers.data<std::int32_t>());
+}
 
 /// Scratch of the calling thread, aligned to 64 bytes.
 std::byte* scratch(std::int64_t bytes) {
@@ -57,7 +67,7 @@ RowGroup::Form form_of(const VarType& type) {
   for (int axis = rows ? 1 : 0; axis < shape.rank(); ++axis) {
     if (shape[axis] <= 0 || shape[axis] > RowGroup::most_elements) return Form::none;
     elements *= shape[axis];
-    if (elements > RowGroup::most_elements) return Form::none;
+    if (elements > (is_integer(type.dtype) ? RowGroup::most_integers : RowGroup::most_elements)) return Form::none;
   }
   return rows ? Form::rows : Form::one;
 }
@@ -85,7 +95,7 @@ RowGroup::RowGroup(const Program& program, std::span<const Op* const> ops, Form 
   }
   Program rows = straight(program, ops, inputs_, outputs);
   if (form == Form::one) rows = vectorize(rows);
-  kernel_.emplace(passes::merge_products(passes::share_expressions(rows)), RowKernel::Truth::numbers, form == Form::one);
+  kernel_.emplace(passes::merge_products(passes::share_expressions(rows)), RowKernel::Truth::integers, form == Form::one);
   if (kernel_->packs_inputs()) throw UnsupportedError("a weight is an input");
   for (const RowWeights::Matrix& matrix : kernel_->known().matrices)
     if (matrix.plan.desc().n * matrix.plan.desc().k > most_products)
@@ -98,9 +108,9 @@ RowGroup::RowGroup(const Program& program, std::span<const Op* const> ops, Form 
 RowGroup::Port RowGroup::port_of(const VarType& type) {
   Port made{type.dtype, form_ == Form::rows ? type.shape->erased(0) : *type.shape};
   made.width = made.dims.elements();
-  if (type.dtype == DType::boolean) {
-    made.truth = truth_;
-    truth_ += made.width;
+  if (is_aside(type.dtype)) {
+    made.aside = aside_;
+    aside_ += made.width;
   }
   return made;
 }
@@ -116,6 +126,7 @@ bool RowGroup::fits(std::span<const Value* const> values) const {
     if (value.dtype() != in_[i].dtype || value.lod().depth() != 0 || dims.rank() != wanted.rank() + first ||
         !std::equal(wanted.begin(), wanted.end(), dims.begin() + first))
       return false;
+    if (is_integer(value.dtype()) && !fit_in_rows(value.tensor())) return false;
     if (first == 0) continue;
     if (rows >= 0 && rows != *dims.begin()) return false;
     rows = *dims.begin();
@@ -170,33 +181,49 @@ void RowGroup::run_rows(std::span<RowView> views, std::int64_t rows) const {
   run_rows_in<float>(views, rows);
 }
 
-/// Truth is 1 or 0 in a register.
+/// Truth is 1 or 0 in a register, and an integer the number of its value.
+template <class T>
+void RowGroup::read_numbers(const Port& port, const RowView& from, T* numbers, std::int64_t count) {
+  visit_dtype(port.dtype, [&]<class E>(std::type_identity<E>) {
+    if constexpr (std::is_integral_v<E>) {
+      const E* const given = from.row<E>(0);
+      for (std::int64_t k = 0; k < count; ++k) numbers[k] = static_cast<T>(given[k]);
+    }
+  });
+}
+
+template <class T>
+void RowGroup::write_numbers(const Port& port, const T* numbers, const RowView& to, std::int64_t count) {
+  visit_dtype(port.dtype, [&]<class E>(std::type_identity<E>) {
+    if constexpr (std::is_integral_v<E>) {
+      E* const wanted = to.row<E>(0);
+      for (std::int64_t k = 0; k < count; ++k) wanted[k] = static_cast<E>(numbers[k]);
+    }
+  });
+}
+
 template <class T>
 void RowGroup::run_rows_in(std::span<RowView> views, std::int64_t rows) const {
   const std::int64_t workspace = (kernel_->plan().workspace_bytes() + 63) / 64 * 64;
-  std::byte* const memory = scratch(workspace + truth_ * rows * static_cast<std::int64_t>(sizeof(T)));
-  T* const truth = reinterpret_cast<T*>(memory + workspace);
+  std::byte* const memory = scratch(workspace + aside_ * rows * static_cast<std::int64_t>(sizeof(T)));
+  T* const aside = reinterpret_cast<T*>(memory + workspace);
   const std::span<RowView> inputs = views.first(in_.size());
   const std::span<RowView> outputs = views.subspan(in_.size());
-  for (std::size_t i = 0; i < in_.size() && truth_ > 0; ++i) {
-    if (in_[i].truth < 0) continue;
-    T* const numbers = truth + in_[i].truth * rows;
-    const auto* given = static_cast<const bool*>(inputs[i].first);
-    for (std::int64_t k = 0; k < in_[i].width * rows; ++k) numbers[k] = given[k] ? T{1} : T{0};
+  for (std::size_t i = 0; i < in_.size() && aside_ > 0; ++i) {
+    if (in_[i].aside < 0) continue;
+    T* const numbers = aside + in_[i].aside * rows;
+    read_numbers(in_[i], inputs[i], numbers, in_[i].width * rows);
     inputs[i].first = numbers;
   }
-  Few<bool*, 4> wanted(out_.size());
-  for (std::size_t i = 0; i < out_.size() && truth_ > 0; ++i) {
-    if (out_[i].truth < 0) continue;
-    wanted[i] = static_cast<bool*>(outputs[i].first);
-    outputs[i].first = truth + out_[i].truth * rows;
+  Few<RowView, 4> wanted(out_.size());
+  for (std::size_t i = 0; i < out_.size() && aside_ > 0; ++i) {
+    if (out_[i].aside < 0) continue;
+    wanted[i] = outputs[i];
+    outputs[i].first = aside + out_[i].aside * rows;
   }
   kernel_->run(weights_, inputs, outputs, rows, memory);
-  for (std::size_t i = 0; i < out_.size() && truth_ > 0; ++i) {
-    if (out_[i].truth < 0) continue;
-    const T* const numbers = truth + out_[i].truth * rows;
-    for (std::int64_t k = 0; k < out_[i].width * rows; ++k) wanted[i][k] = numbers[k] != T{0};
-  }
+  for (std::size_t i = 0; i < out_.size() && aside_ > 0; ++i)
+    if (out_[i].aside >= 0) write_numbers(out_[i], aside + out_[i].aside * rows, wanted[i], out_[i].width * rows);
 }
 
 }  // namespace millrace

@@ -77,6 +77,9 @@ class RowCompiler {
   void emit_product(const View& from, std::int64_t k, std::int64_t n, const View& out);
   View elementwise_of(RowOp op, std::vector<View> views, const DDim& dims);
   bool is_held(DType dtype) const;
+  double most_of(VarId var) const;
+  std::optional<double> most_given_by(const Op& op) const;
+  void check_integers(const Op& op, VarId output);
   void bind_inputs();
   void bind_outputs();
   void eval(const Op& op);
@@ -90,6 +93,7 @@ class RowCompiler {
   std::map<VarId, View> views_;
   std::map<VarId, View> quantized_;      // of i8: [rows of a row, elements of f32]
   std::map<VarId, std::size_t> shared_;  // var → place among the shared inputs
+  std::map<VarId, double> most_;         // of integers that ops give: a magnitude that none exceeds
 };
 
 /// The rule of an op type, or null.

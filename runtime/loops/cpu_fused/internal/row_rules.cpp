@@ -100,7 +100,7 @@ void cast_rule(RowCompiler& c, const Op& op) {
   const DType from = c.program().var(op.inputs[0]).type.dtype;
   const DType to = c.program().var(op.outputs[0]).type.dtype;
   if (to == DType::boolean && from != DType::boolean) {
-    if (from != c.desc().dtype) RowCompiler::refuse(op, fmt::format("makes truth of {}", name_of(from)));
+    if (from != c.desc().dtype && !is_integer(from)) RowCompiler::refuse(op, fmt::format("makes truth of {}", name_of(from)));
     return c.elementwise(binary_op(Binary::not_equal), {c.at(op.inputs[0]), c.number(0)}, op.outputs[0]);
   }
   if (to == DType::bf16 && from == DType::f32) {
@@ -108,6 +108,8 @@ void cast_rule(RowCompiler& c, const Op& op) {
     made.kind = RowOp::Kind::round_bf16;
     return c.elementwise(made, {c.at(op.inputs[0])}, op.outputs[0]);
   }
+  // The integer 0 may be −0 in a register.
+  if (is_integer(from) && is_floating(to)) return c.elementwise(binary_op(Binary::add), {c.at(op.inputs[0]), c.number(0)}, op.outputs[0]);
   c.bind(op.outputs[0], c.at(op.inputs[0]));
 }
 
