@@ -293,6 +293,43 @@ void reduce(Reduction kind, const Tensor& x, int axes, const Tensor& out, Thread
   });
 }
 
+namespace {
+
+/// The place of the greatest or least of `n` elements that lie `step` apart. NaN beats all others.
+template <class T>
+std::int64_t place_of_extreme(const T* from, std::int64_t n, std::int64_t step, bool greatest, bool select_last) {
+  using Wide = typename FoldedIn<T>::type;
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+    if (step == 1) {
+      const T most = extreme(greatest, from, n);
+      if (most == most) return place_of(most, select_last, from, n);
+    }
+  }
+  const auto beats = [&](Wide v, Wide best) {
+    if (v != v || best != best) return v != v && best == best;
+    return greatest ? v > best : v < best;
+  };
+  std::int64_t place = 0;
+  Wide best = convert_element<Wide>(from[0]);
+  for (std::int64_t i = 1; i < n; ++i) {
+    const Wide v = convert_element<Wide>(from[i * step]);
+    if (beats(v, best) || (select_last && !beats(best, v))) {
+      best = v;
+      place = i;
+    }
+  }
+  return place;
+}
+
+}  // namespace
+
+std::int64_t extreme_place(const float* x, std::int64_t n, bool greatest, bool select_last) {
+  return place_of_extreme(x, n, 1, greatest, select_last);
+}
+std::int64_t extreme_place(const double* x, std::int64_t n, bool greatest, bool select_last) {
+  return place_of_extreme(x, n, 1, greatest, select_last);
+}
+
 void arg_extreme(const Tensor& x, bool greatest, bool select_last, const Tensor& out, ThreadTeam& team) {
   if (out.elements() == 0) return;
   const Folding folding(x, 1, out);
@@ -300,36 +337,11 @@ void arg_extreme(const Tensor& x, bool greatest, bool select_last, const Tensor&
   const std::int64_t step = x.strides()[-1];
   visit_dtype(x.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
-    using Wide = typename FoldedIn<T>::type;
     const T* from = static_cast<const T*>(x.raw());
     auto* to = static_cast<std::int64_t*>(out.raw_mutable());
-    const auto beats = [&](Wide v, Wide best) {
-      if (v != v || best != best) return v != v && best == best;
-      return greatest ? v > best : v < best;
-    };
     each_group(folding, n, team, [&](const auto& starts, int count) {
-      for (int lane = 0; lane < count; ++lane) {
-        if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
-          if (step == 1) {
-            const T* const row = from + starts[0][lane];
-            const T most = extreme(greatest, row, n);
-            if (most == most) {
-              to[starts[1][lane]] = place_of(most, select_last, row, n);
-              continue;
-            }
-          }
-        }
-        std::int64_t place = 0;
-        Wide best = convert_element<Wide>(from[starts[0][lane]]);
-        for (std::int64_t i = 1; i < n; ++i) {
-          const Wide v = convert_element<Wide>(from[starts[0][lane] + i * step]);
-          if (beats(v, best) || (select_last && !beats(best, v))) {
-            best = v;
-            place = i;
-          }
-        }
-        to[starts[1][lane]] = place;
-      }
+      for (int lane = 0; lane < count; ++lane)
+        to[starts[1][lane]] = place_of_extreme(from + starts[0][lane], n, step, greatest, select_last);
     });
   });
 }

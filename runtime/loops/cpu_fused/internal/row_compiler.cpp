@@ -127,7 +127,6 @@ void RowCompiler::eval(const Op& op) {
 
 // ---- Integers ----
 
-/// A magnitude that no integer of `var` exceeds.
 double RowCompiler::most_of(VarId var) const {
   if (const auto made = most_.find(var); made != most_.end()) return made->second;
   const Tensor* const value = program_.constant(var);
@@ -151,6 +150,11 @@ std::optional<double> RowCompiler::most_given_by(const Op& op) const {
   if (op.type == "minimum" || op.type == "maximum" || op.type == "clip" || op.type == "concat") return most(0, op.inputs.size());
   if (op.type == "where") return most(1, 3);
   if (op.type == "neg" || op.type == "abs") return most(0, 1);
+  if (op.type == "one_hot") return most(2, 3);
+  if (op.type == "argmax" || op.type == "argmin") {
+    const DDim& x = *program_.var(op.inputs[0]).type.shape;
+    return static_cast<double>(x[static_cast<int>(op.attributes.get_or("axis", std::int64_t{0}))] - 1);
+  }
   if (op.type == "cast") {
     const DType from = program_.var(op.inputs[0]).type.dtype;
     if (from == DType::boolean) return 1;
@@ -207,11 +211,11 @@ void RowCompiler::function(const Op& op, const OpDef& def) {
   emit(made);
 }
 
-void RowCompiler::apply(RowFunction function, const View& from, const View& to) {
+void RowCompiler::apply(RowFunction function, std::initializer_list<View> from, const View& to) {
   RowOp made;
   made.kind = RowOp::Kind::function;
   made.weights = made_.known_.functions.size();
-  made.in[0] = operand(from);
+  std::transform(from.begin(), from.end(), made.in, [this](const View& view) { return operand(view); });
   made.out = operand(to);
   made_.known_.functions.push_back(std::move(function));
   emit(made);
