@@ -263,7 +263,7 @@ task<void> BlockWalker::run_op(std::shared_ptr<BlockWalker> walker, const Compil
 
 namespace {
 
-/// Turns that a loop gives other tasks, for each op of its body, so that an iteration under way may end before the next begins. Iterations that wait
+/// Turns that a loop on the host gives other tasks, for each op of its body, so that an iteration under way may end before the next begins. Iterations that wait
 /// for something else than ready tasks use them up, and overlap from then on.
 constexpr std::size_t turns_of_op = 64;
 
@@ -322,7 +322,7 @@ task<void> BlockWalker::run_iterations(std::shared_ptr<BlockWalker> walker, cons
   ScopePtr step;
   auto end = std::make_shared<BlockEnd>();
   std::deque<Spawned<void>> under_way;
-  std::size_t turns = turns_of_op * body.ops.size();
+  std::size_t turns = walker->state_->compiled().device->place().is_cpu() ? turns_of_op * body.ops.size() : 0;
   for (std::int64_t iteration = start->iteration; max_trips < 0 || iteration < max_trips; ++iteration) {
     co_await this_task::checkpoint();
     if (condition >= 0) {
