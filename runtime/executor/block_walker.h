@@ -20,7 +20,7 @@
 namespace millrace {
 
 /// Walks the blocks of one run of an executable: starts their ops in order, each iteration of an interpreted loop, each branch. An op whose
-/// inputs are there runs where it stands; one that has to wait becomes a task, and so do loops and branches.
+/// inputs are there runs where it stands, and so does a branch of such ops; one that has to wait becomes a task, and so do loops and other branches.
 class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
  public:
   BlockWalker(std::shared_ptr<RunState> state, std::shared_ptr<OpRunner> ops, std::shared_ptr<LoopRunner> loops)

@@ -98,10 +98,16 @@ class Joiner {
   void flush_all() {
     for (auto& [key, members] : open_) flush(members, key.first);
   }
-  void flush(std::vector<std::size_t>& members, Form form) {
-    const std::vector<std::size_t> ops = std::exchange(members, {});
-    if (ops.size() < 2 || !join(ops, form))
+  void flush(std::vector<std::size_t>& members, Form form) { place(std::exchange(members, {}), form); }
+  /// Ops that do not fit as one group, such as a long chain of products of integers, are two.
+  void place(const std::vector<std::size_t>& ops, Form form) {
+    if (ops.size() < 2) {
       for (const std::size_t op : ops) add(op);
+    } else if (!join(ops, form)) {
+      const auto half = ops.begin() + static_cast<std::ptrdiff_t>(ops.size() / 2);
+      place({ops.begin(), half}, form);
+      place({half, ops.end()}, form);
+    }
   }
 
   /// Appends the ops as a group. False where they fit one by one and not together.
@@ -113,6 +119,7 @@ class Joiner {
     for (const std::size_t op : ops)
       for (const VarId output : block_.ops[op].op->outputs)
         if (is_read_outside(output, ops)) outputs.push_back(output);
+    if (outputs.empty()) return false;
     try {
       group.group = std::make_shared<const RowGroup>(program_, members, form, outputs);
     } catch (const Error&) {

@@ -123,8 +123,8 @@ bool RowGroup::fits(std::span<const Value* const> values) const {
     const DDim& dims = value.dims();
     const DDim& wanted = in_[i].dims;
     const int first = form_ == Form::rows ? 1 : 0;
-    if (value.dtype() != in_[i].dtype || value.lod().depth() != 0 || dims.rank() != wanted.rank() + first ||
-        !std::equal(wanted.begin(), wanted.end(), dims.begin() + first))
+    if (!value.tensor().host_accessible() || value.dtype() != in_[i].dtype || value.lod().depth() != 0 ||
+        dims.rank() != wanted.rank() + first || !std::equal(wanted.begin(), wanted.end(), dims.begin() + first))
       return false;
     if (is_integer(value.dtype()) && !fit_in_rows(value.tensor())) return false;
     if (first == 0) continue;

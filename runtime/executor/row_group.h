@@ -50,8 +50,8 @@ class RowGroup : public std::enable_shared_from_this<RowGroup> {
     DType dtype = DType::f32;
     DDim dims;               // of one row
     std::int64_t width = 0;  // elements of a row
-    std::int64_t aside =
-        -1;  // of bool and integers: where its numbers lie behind the workspace of the plan, in elements of a row; −1: none
+    // Of bool and integers: where their numbers lie behind the workspace of the plan, in elements of a row; −1: they are those of the plan.
+    std::int64_t aside = -1;
   };
   struct Job;
   Port port_of(const VarType& type);

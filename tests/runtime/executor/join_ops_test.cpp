@@ -114,6 +114,52 @@ TEST_CASE("integers beyond those that a kernel of rows holds take each op alone"
   CHECK(bits(on_cpu(program, feeds)) == bits(on_cpu(program, feeds, one_by_one())));
 }
 
+TEST_CASE("a chain of integers that leaves the exact numbers of a row kernel is several groups") {
+  const Program program = built_program([] {
+    const Var k = input("k", VarType(DType::i64, {2}));
+    const Var more = input("more", VarType(DType::boolean, {}));
+    output("y", if_else(
+                    more,
+                    [&]() -> std::vector<Var> {
+                      Var x = k;
+                      for (int i = 0; i < 9; ++i) x = x * constant(5) - constant(1);
+                      return {x};
+                    },
+                    [&]() -> std::vector<Var> { return {k}; })[0]);
+  });
+  const CompiledBlock* const then = joined(Executable(program), 1);
+  REQUIRE(then != nullptr);
+  CHECK(then->ops.size() > 2);
+  CHECK(then->ops.size() < 18);
+  for (const std::int64_t most : {3, 1 << 20}) {
+    const Feeds feeds{{"k", Tensor::from<std::int64_t>({most, -most})}, {"more", Tensor::scalar(true)}};
+    CHECK(bits(on_cpu(program, feeds)) == bits(on_cpu(program, feeds, one_by_one())));
+  }
+}
+
+TEST_CASE("a loop that has to wait for a ready task once has one iteration under way at a time") {
+  const Program program = built_program([] {
+    const auto iterate = [](const Var& from, std::int64_t count) {
+      Var step = constant(0), state = from;
+      WhileLoop loop = while_loop({step, state});
+      {
+        const auto frame = loop.frame();
+        loop.break_if(equal(step, constant(count)));
+        state.update(if_else(
+            less(step, constant(2)), [&]() -> std::vector<Var> { return {tanh(state + from)}; },
+            [&]() -> std::vector<Var> { return {sigmoid(state - from)}; })[0]);
+        step.update(step + 1);
+      }
+      return state;
+    };
+    output("y", iterate(iterate(constant(Tensor::from<float>({1, 2})), 5), 50));
+  });
+  const RunResult result = on_cpu(program);
+  CHECK(result.iterations == 55);
+  CHECK(result.peak_step_scopes() <= 2);
+  CHECK(bits(result) == bits(on_cpu(program, {}, one_by_one())));
+}
+
 TEST_CASE("a traced run shows each op of a group") {
   Random random(4);
   const Program program = branching({2, 3}, {1});
