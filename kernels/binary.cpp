@@ -36,13 +36,13 @@ constexpr internal::Implementations<Binary, const Tensor&, const Tensor&, const 
 
 }  // namespace
 
-void binary(Binary kind, const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream) {
+namespace {
+
+/// `out` has the extents `dims` of both stretched to each other, and the dtype of the result.
+void launch_binary(Binary kind, const Tensor& a, const Tensor& b, const DDim& dims, const Tensor& out, StreamRef stream) {
   const std::string_view name = name_of(kind);
   internal::check_device_places(name, stream, {&a, &b, &out});
   internal::check_same_dtype(name, a, b);
-  internal::check_dtype(name, "out", out, result_dtype(kind, a.dtype()));
-  const DDim dims = broadcast_dims(a.dims(), b.dims());
-  internal::check_dims(name, "out", out, dims);
   launch(
       TensorRefs<2>{&a, &b}, TensorRefs<1>{&out},
       [kind, left = broadcast_view(a, dims), right = broadcast_view(b, dims), out](KernelContext& context) {
@@ -51,9 +51,22 @@ void binary(Binary kind, const Tensor& a, const Tensor& b, Tensor& out, StreamRe
       stream);
 }
 
+}  // namespace
+
+void binary(Binary kind, const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream) {
+  const std::string_view name = name_of(kind);
+  internal::check_device_places(name, stream, {&a, &b, &out});
+  internal::check_same_dtype(name, a, b);
+  internal::check_dtype(name, "out", out, result_dtype(kind, a.dtype()));
+  const DDim dims = broadcast_dims(a.dims(), b.dims());
+  internal::check_dims(name, "out", out, dims);
+  launch_binary(kind, a, b, dims, out, stream);
+}
+
 Tensor binary(Binary kind, const Tensor& a, const Tensor& b, StreamRef stream) {
-  Tensor out(result_dtype(kind, a.dtype()), broadcast_dims(a.dims(), b.dims()), stream.memory());
-  binary(kind, a, b, out, stream);
+  const DDim dims = broadcast_dims(a.dims(), b.dims());
+  Tensor out(result_dtype(kind, a.dtype()), dims, stream.memory());
+  launch_binary(kind, a, b, dims, out, stream);
   return out;
 }
 

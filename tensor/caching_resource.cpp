@@ -2,6 +2,7 @@
 #include <millrace/tensor/caching_resource.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <map>
 #include <mutex>
@@ -13,6 +14,13 @@
 
 namespace millrace {
 
+namespace {
+
+constexpr std::size_t least = 64;
+constexpr std::size_t most_small = 4096;
+
+}  // namespace
+
 struct CachingResource::Cache {
   /// The blocks of one size. `free` has room for all of them, so that giving one back never allocates.
   struct Class {
@@ -22,20 +30,26 @@ struct CachingResource::Cache {
 
   std::shared_ptr<MemoryResource> upstream;
   mutable std::mutex mutex;
-  std::map<std::size_t, Class> classes;
+  /// By size: multiples of `least` up to `most_small`, which tensors of loops take and give back all the time, and the rest.
+  std::array<Class, most_small / least + 1> small;
+  std::map<std::size_t, Class> large;
   Statistics statistics;
+
+  Class& of_size(std::size_t size) { return size <= most_small ? small[size / least] : large[size]; }
 
   bool fits(std::size_t size) const {
     return statistics.in_use <= statistics.budget && statistics.cached <= statistics.budget - statistics.in_use &&
            size <= statistics.budget - statistics.in_use - statistics.cached;
   }
   void release() noexcept {
-    for (auto& [size, one] : classes) {
-      for (void* pointer : one.free) upstream->deallocate(pointer, size);
-      one.blocks -= one.free.size();
-      one.free.clear();
-    }
+    for (std::size_t i = 0; i < small.size(); ++i) release(small[i], i * least);
+    for (auto& [size, one] : large) release(one, size);
     statistics.cached = 0;
+  }
+  void release(Class& one, std::size_t size) noexcept {
+    for (void* pointer : one.free) upstream->deallocate(pointer, size);
+    one.blocks -= one.free.size();
+    one.free.clear();
   }
   /// A new block, or null.
   void* from_upstream(std::size_t size) {
@@ -58,7 +72,6 @@ struct CachingResource::Cache {
 };
 
 std::size_t CachingResource::class_size(std::size_t bytes) {
-  constexpr std::size_t least = 64;
   if (bytes <= 4 * least) return std::max(least, (bytes + least - 1) / least * least);
   const std::size_t step = std::bit_floor(bytes - 1) / 4;
   if (bytes > unlimited / 2) throw OutOfMemoryError("cache: " + std::to_string(bytes) + " bytes are more than any memory has");
@@ -76,7 +89,7 @@ CachingResource::~CachingResource() { cache_->release(); }
 void* CachingResource::allocate(std::size_t bytes) {
   const std::size_t size = class_size(bytes);
   const std::lock_guard lock(cache_->mutex);
-  Cache::Class& one = cache_->classes[size];
+  Cache::Class& one = cache_->of_size(size);
   if (!one.free.empty()) {
     void* pointer = one.free.back();
     one.free.pop_back();
@@ -104,7 +117,7 @@ void* CachingResource::allocate(std::size_t bytes) {
 void CachingResource::deallocate(void* pointer, std::size_t bytes) noexcept {
   const std::size_t size = class_size(bytes);
   const std::lock_guard lock(cache_->mutex);
-  cache_->classes.find(size)->second.free.push_back(pointer);
+  cache_->of_size(size).free.push_back(pointer);
   cache_->statistics.in_use -= size;
   cache_->statistics.cached += size;
 }

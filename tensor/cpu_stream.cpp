@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/tensor/cpu_stream.h>
 
+#include <atomic>
 #include <cfenv>
 #include <deque>
 #include <mutex>
@@ -55,8 +56,8 @@ struct CpuStream::Queue {
   };
   std::mutex mutex;
   std::deque<Item> items;
-  bool busy = false;  // work runs, or the head waits for a point
-  std::uint64_t issued = 0;
+  bool busy = false;                     // work runs, or the head waits for a point
+  std::atomic<std::uint64_t> issued{0};  // written with the lock held
   std::exception_ptr failed;
   KernelRounding rounding;  // of the thread that has entered
   std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
@@ -114,10 +115,7 @@ void CpuStream::wait(const Point& point) {
   drain();
 }
 
-Point CpuStream::position() {
-  const std::lock_guard lock(queue_->mutex);
-  return Point(queue_->timeline, queue_->issued);
-}
+Point CpuStream::position() { return Point(queue_->timeline, queue_->issued); }
 
 void CpuStream::complete(std::exception_ptr error) noexcept {
   if (error) {

@@ -334,18 +334,24 @@ void fold_integers(Reduction kind, const Tensor& x, int axes, const Tensor& out,
   }
 }
 
-/// The place of an extreme, element by element: NaN wins, and of equal ones the first or the last.
+/// The place of the greatest or least of `n` elements that lie `step` apart. NaN beats all others.
 template <class T>
-std::int64_t place_of_extreme(bool greatest, bool select_last, const T* x, std::int64_t n, std::int64_t step) {
+std::int64_t place_of_extreme(const T* from, std::int64_t n, std::int64_t step, bool greatest, bool select_last) {
   using Wide = typename FoldedIn<T>::type;
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+    if (step == 1) {
+      const T most = extreme(greatest, from, n);
+      if (most == most) return place_of(most, select_last, from, n);
+    }
+  }
   const auto beats = [&](Wide v, Wide best) {
     if (v != v || best != best) return v != v && best == best;
     return greatest ? v > best : v < best;
   };
   std::int64_t place = 0;
-  Wide best = convert_element<Wide>(*x);
+  Wide best = convert_element<Wide>(from[0]);
   for (std::int64_t i = 1; i < n; ++i) {
-    const Wide v = convert_element<Wide>(x[i * step]);
+    const Wide v = convert_element<Wide>(from[i * step]);
     if (beats(v, best) || (select_last && !beats(best, v))) {
       best = v;
       place = i;
@@ -371,7 +377,7 @@ bool column_extreme_places(bool greatest, bool select_last, const Folding& foldi
       column_extremes(greatest, first, n, step, few, most);
       column_places(most, select_last, first, n, step, few, places);
       for (std::int64_t c = 0; c < few; ++c)
-        if (places[c] == n) places[c] = place_of_extreme(greatest, select_last, first + c, n, step);
+        if (places[c] == n) places[c] = place_of_extreme(first + c, n, step, greatest, select_last);
     }
   });
   return true;
@@ -396,6 +402,13 @@ void reduce(Reduction kind, const Tensor& x, int axes, const Tensor& out, Thread
   });
 }
 
+std::int64_t extreme_place(const float* x, std::int64_t n, bool greatest, bool select_last) {
+  return place_of_extreme(x, n, 1, greatest, select_last);
+}
+std::int64_t extreme_place(const double* x, std::int64_t n, bool greatest, bool select_last) {
+  return place_of_extreme(x, n, 1, greatest, select_last);
+}
+
 void arg_extreme(const Tensor& x, bool greatest, bool select_last, const Tensor& out, ThreadTeam& team) {
   if (out.elements() == 0) return;
   const Folding folding(x, 1, out);
@@ -405,21 +418,11 @@ void arg_extreme(const Tensor& x, bool greatest, bool select_last, const Tensor&
     using T = typename decltype(type)::type;
     const T* from = static_cast<const T*>(x.raw());
     auto* to = static_cast<std::int64_t*>(out.raw_mutable());
-    constexpr bool vectors = std::is_same_v<T, float> || std::is_same_v<T, double>;
-    if constexpr (vectors)
+    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>)
       if (step != 1 && column_extreme_places(greatest, select_last, folding, from, to, team)) return;
     each_group(folding, n, team, [&](const auto& starts, int count) {
-      for (int lane = 0; lane < count; ++lane) {
-        const T* const row = from + starts[0][lane];
-        std::int64_t& place = to[starts[1][lane]];
-        if constexpr (vectors) {
-          if (const T most = step == 1 ? extreme(greatest, row, n) : std::numeric_limits<T>::quiet_NaN(); most == most) {
-            place = place_of(most, select_last, row, n);
-            continue;
-          }
-        }
-        place = place_of_extreme(greatest, select_last, row, n, step);
-      }
+      for (int lane = 0; lane < count; ++lane)
+        to[starts[1][lane]] = place_of_extreme(from + starts[0][lane], n, step, greatest, select_last);
     });
   });
 }

@@ -129,8 +129,13 @@ task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, co
       for (std::size_t k = 1; k < op.inputs.size(); ++k) end->results.push_back(walker->state_->pending(op.inputs[k], scope));
       co_return true;
     }
-    if (op.kind == CompiledOp::Kind::while_loop && !appends_under_way(op, *end) && walker->loops_->run_at_once(op, scope)) {
-      // Its outputs are set.
+    if (op.group != nullptr && !walker->ops_->runs_as_group(op, *scope)) {
+      if (ops == nullptr) co_return false;
+      keep |= walker->start_members(op, scope, *end, *ops, me);
+    } else if (op.kind == CompiledOp::Kind::branch && walker->walk_branch(op, scope)) {
+      // Its outputs are there.
+    } else if (op.kind == CompiledOp::Kind::while_loop && !appends_under_way(op, *end) && walker->loops_->run_at_once(op, scope)) {
+      // Its outputs are there.
     } else if (walker->needs_task(op, *scope, *end)) {
       if (ops == nullptr) co_return false;
       walker->spawn_op(op, scope, *end, *ops, me);
@@ -148,6 +153,61 @@ task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, co
   if (block->test == block->ops.size() && !end->iteration) walker->begin_iteration(scope, *end);
   walker->add_results(*block, scope, *end);
   co_return true;
+}
+
+/// Starts the ops of a group one by one. Whether one of them became a task.
+bool BlockWalker::start_members(const CompiledOp& op, const ScopePtr& scope, BlockEnd& end, Scope& ops, TaskInfo& task) {
+  bool waits = false;
+  for (const CompiledOp& member : op.members) {
+    if (needs_task(member, *scope, end)) {
+      spawn_op(member, scope, end, ops, task);
+      waits = true;
+    } else {
+      ops_->run_kernel(member, *scope);
+    }
+  }
+  return waits;
+}
+
+/// A branch of plain blocks, whose condition and values are there, runs here. False: it has to wait, and nothing was changed.
+bool BlockWalker::walk_branch(const CompiledOp& op, const ScopePtr& scope) {
+  if (state_->options().tracer != nullptr) return false;
+  const Value* condition = state_->find(op.inputs[0], *scope);
+  if (condition == nullptr || !is_known(*condition)) return false;
+  const int chosen = known_truth(*condition, "if") ? op.sub_block : op.else_block;
+  if (!state_->compiled().block(chosen).plain) return false;
+  const CompiledBlock& block = state_->block(chosen);
+  spare_.resize(state_->compiled().blocks.size());
+  ScopePtr& spare = spare_[static_cast<std::size_t>(chosen)];
+  const ScopePtr inside = spare != nullptr ? std::move(spare) : scope->new_child(block.vars, chosen, -1);
+  inside->enter(scope);
+  if (!walk_plain(block, inside)) return false;
+  for (const ValueSource& result : block.results)
+    if (state_->find(result, *inside) == nullptr) return false;
+  for (std::size_t i = 0; i < op.outputs.size(); ++i) scope->set(op.outputs[i], *state_->find(block.results[i], *inside));
+  inside->leave();
+  spare_[static_cast<std::size_t>(chosen)] = inside;
+  return true;
+}
+
+/// Runs the ops of a plain block. False: one of them has to wait.
+bool BlockWalker::walk_plain(const CompiledBlock& block, const ScopePtr& scope) {
+  const BlockEnd none;
+  for (const CompiledOp& op : block.ops) {
+    if (op.kind == CompiledOp::Kind::branch) {
+      if (!walk_branch(op, scope)) return false;
+    } else if (op.group != nullptr && !ops_->runs_as_group(op, *scope)) {
+      for (const CompiledOp& member : op.members) {
+        if (needs_task(member, *scope, none)) return false;
+        ops_->run_kernel(member, *scope);
+      }
+    } else {
+      if (needs_task(op, *scope, none)) return false;
+      ops_->run_kernel(op, *scope);
+    }
+    for (const std::size_t dead : op.last_uses) scope->drop(dead);
+  }
+  return true;
 }
 
 task<void> BlockWalker::run_block(std::shared_ptr<BlockWalker> walker, const CompiledBlock* block, ScopePtr scope, EndPtr end) {
@@ -205,6 +265,10 @@ task<void> BlockWalker::run_op(std::shared_ptr<BlockWalker> walker, const Compil
 
 namespace {
 
+/// Turns that a loop on the host gives other tasks, for each op of its body, so that an iteration under way may end before the next begins. Iterations that wait
+/// for something else than ready tasks use them up, and overlap from then on.
+constexpr std::size_t turns_of_op = 64;
+
 /// ", iteration 2 of while 1": the iterations of outer loops that a scope lies in.
 std::string enclosing_iterations(const VarScope& scope) {
   std::string text;
@@ -249,7 +313,7 @@ task<void> BlockWalker::take_ended(std::deque<Spawned<void>>* under_way, std::si
 task<void> BlockWalker::run_iterations(std::shared_ptr<BlockWalker> walker, const CompiledOp* op, ScopePtr scope, Scope* iterations,
                                        LoopStart* start) {
   std::vector<PendingValue>* const carried = &start->carried;
-  const CompiledBlock& body = walker->state_->compiled().block(op->sub_block);
+  const CompiledBlock& body = walker->state_->block(op->sub_block);
   const Attributes& attributes = op->op->attributes;
   const std::int64_t max_trips = attributes.get_or<std::int64_t>("max_trips", -1);
   const std::int64_t condition = attributes.get_or<std::int64_t>("condition", -1);
@@ -260,6 +324,7 @@ task<void> BlockWalker::run_iterations(std::shared_ptr<BlockWalker> walker, cons
   ScopePtr step;
   auto end = std::make_shared<BlockEnd>();
   std::deque<Spawned<void>> under_way;
+  std::size_t turns = walker->state_->compiled().device->place().is_cpu() ? turns_of_op * body.ops.size() : 0;
   for (std::int64_t iteration = start->iteration; max_trips < 0 || iteration < max_trips; ++iteration) {
     co_await this_task::checkpoint();
     if (condition >= 0) {
@@ -275,6 +340,10 @@ task<void> BlockWalker::run_iterations(std::shared_ptr<BlockWalker> walker, cons
       end->walked.emplace("the ops of " + iteration_name);
       under_way.push_back(iterations->start(run_block(walker, &body, std::move(step), end), std::move(iteration_name)));
       co_await end->walked->wait();
+      // An iteration that ends first leaves the next one nothing to wait for: it needs no tasks.
+      const std::size_t given = turns;
+      for (; turns > 0 && !under_way.back().ended(); --turns) co_await this_task::yield();
+      if (under_way.back().ended()) turns = given;
     }
     carried->swap(end->results);
     if (end->broke) co_return;
@@ -346,7 +415,7 @@ task<void> BlockWalker::run_while(std::shared_ptr<BlockWalker> walker, const Com
 task<void> BlockWalker::run_branch(std::shared_ptr<BlockWalker> walker, const CompiledOp* op, ScopePtr scope) {
   PendingValue condition = walker->state_->pending(op->inputs[0], scope);
   const bool chosen = co_await truth(std::move(condition), "if");
-  const CompiledBlock& block = walker->state_->compiled().block(chosen ? op->sub_block : op->else_block);
+  const CompiledBlock& block = walker->state_->block(chosen ? op->sub_block : op->else_block);
   TaskInfo& me = co_await this_task::info();
   ScopePtr inside = scope->new_child(block.vars, block.block->idx, -1);
   auto end = std::make_shared<BlockEnd>();

@@ -20,7 +20,7 @@
 namespace millrace {
 
 /// Walks the blocks of one run of an executable: starts their ops in order, each iteration of an interpreted loop, each branch. An op whose
-/// inputs are there runs where it stands; one that has to wait becomes a task, and so do loops and branches.
+/// inputs are there runs where it stands, and so does a branch of such ops; one that has to wait becomes a task, and so do loops and other branches.
 class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
  public:
   BlockWalker(std::shared_ptr<RunState> state, std::shared_ptr<OpRunner> ops, std::shared_ptr<LoopRunner> loops)
@@ -71,6 +71,9 @@ class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
   bool may_walk_at_once(const CompiledBlock& body) const;
   static void next_step(ScopePtr& step, const ScopePtr& outer, const CompiledBlock& body, std::int64_t iteration);
   bool needs_task(const CompiledOp& op, VarScope& scope, const BlockEnd& end) const;
+  bool start_members(const CompiledOp& op, const ScopePtr& scope, BlockEnd& end, Scope& ops, TaskInfo& task);
+  bool walk_branch(const CompiledOp& op, const ScopePtr& scope);
+  bool walk_plain(const CompiledBlock& block, const ScopePtr& scope);
   void add_results(const CompiledBlock& block, const ScopePtr& scope, BlockEnd& end) const;
   HeldWriters hold_writers(const CompiledBlock& block, VarScope& scope, TaskInfo& task, const std::string& name) const;
   HeldWriters hold_for(const CompiledOp& op, VarScope& scope, TaskInfo& task, const std::string& name) const;
@@ -82,6 +85,7 @@ class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
   std::shared_ptr<RunState> state_;
   std::shared_ptr<OpRunner> ops_;
   std::shared_ptr<LoopRunner> loops_;
+  std::vector<ScopePtr> spare_;  // by block: a scope for the next run of a branch that needs no task
 };
 
 }  // namespace millrace

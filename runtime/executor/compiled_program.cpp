@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <millrace/runtime/executor/executable.h>
+#include <millrace/runtime/executor/join_ops.h>
 #include <millrace/runtime/loops/loop_backends.h>
 #include <millrace/runtime/lowering/array_classes.h>
 #include <millrace/runtime/lowering/lower_for_runs.h>
@@ -35,7 +36,12 @@ class Compiler {
     made_.on_host = preparer_.on_host();
     arrays_ = ArrayClasses(program_);
     for (const Block& block : program_.blocks()) made_.blocks.push_back(compile(block));
-    for (std::size_t block = made_.blocks.size(); block-- > 0;) find_stores(static_cast<int>(block));
+    for (std::size_t block = made_.blocks.size(); block-- > 0;) {
+      find_stores(static_cast<int>(block));
+      find_plain(made_.blocks[block]);
+    }
+    made_.joined.resize(made_.blocks.size());
+    if (made_.device->place().is_cpu()) join_interpreted(0);
   }
 
  private:
@@ -213,6 +219,27 @@ class Compiler {
     for (const auto& [array, op] : last) block.written.push_back({source(array, index), op});
     if (index == 0)
       for (const Program::Port& port : program_.inputs()) block.inputs.push_back(made_.index[static_cast<std::size_t>(port.var)]);
+  }
+  /// Children were done before.
+  void find_plain(CompiledBlock& block) const {
+    const auto is_plain = [this](const CompiledOp& op) {
+      if (op.kind != Kind::branch) return op.kind == Kind::kernel && op.def->pure;
+      return made_.block(op.sub_block).plain && made_.block(op.else_block).plain;
+    };
+    block.plain = std::all_of(block.ops.begin(), block.ops.end(), is_plain);
+  }
+
+  /// Joins ops of the branches below `block`, and of loops below it that no backend takes.
+  void join_interpreted(int block) {
+    for (const CompiledOp& op : made_.block(block).ops) {
+      const auto fits = [](const std::shared_ptr<LoopBackend>& backend) { return backend->form() != nullptr; };
+      if (std::any_of(op.backends.begin(), op.backends.end(), fits)) continue;
+      for (const int sub : {op.sub_block, op.else_block}) {
+        if (sub < 0) continue;
+        made_.joined[static_cast<std::size_t>(sub)] = join_ops(made_, made_.block(sub));
+        join_interpreted(sub);
+      }
+    }
   }
   static void add_append(CompiledBlock& block, CompiledOp& op, std::size_t array) {
     auto at = std::find(block.appended.begin(), block.appended.end(), array);

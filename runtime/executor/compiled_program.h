@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include <millrace/runtime/executor/row_group.h>
 #include <millrace/runtime/loops/loop_backend.h>
 #include <millrace/runtime/lowering/loop_groups.h>
 #include <millrace/runtime/lowering/stacked_views.h>
@@ -43,6 +45,9 @@ struct CompiledOp : PreparedOp {
   int sub_block = -1;
   int else_block = -1;
   std::vector<std::shared_ptr<LoopBackend>> backends;  ///< of a loop, the fastest first; the interpreter stands behind them all
+  /// Of a group of ops that runs as one kernel (join_ops.h): the group, and its ops, which run one by one where the group does not fit.
+  std::shared_ptr<const RowGroup> group;
+  std::vector<CompiledOp> members;
 };
 
 struct CompiledBlock {
@@ -68,6 +73,8 @@ struct CompiledBlock {
   /// Arrays that ops of this block or below it append to, by an id for all vars that may stand for the same array. Appending happens in
   /// the order of the program, iteration by iteration.
   std::vector<std::size_t> appended;
+  /// Whether all ops are pure kernels, or branches whose blocks are plain: a run of the block that stops in the middle has changed nothing.
+  bool plain = false;
 };
 
 /// The parts of an Executable (executable.h), which the tasks of a run read.
@@ -78,6 +85,7 @@ struct CompiledProgram {
   std::shared_ptr<Device> device;
   std::shared_ptr<Device> host;  ///< small integers are computed on its first stream
   std::vector<CompiledBlock> blocks;
+  std::vector<std::optional<CompiledBlock>> joined;  ///< by block: with ops joined into groups, where the interpreter runs it (join_ops.h)
   static constexpr std::size_t unset = ~std::size_t{0};
   std::vector<std::size_t> index;                  ///< by var: its position in the scope of its block; `unset`: runs do not set it
   std::vector<bool> on_host;                       ///< by var: a small integer that steers loops, whose value lies on the host

@@ -40,6 +40,15 @@ bool OpRunner::may_wait(const CompiledOp& op, VarScope& scope) const {
   return may_suspend(OpContext(*op.op, inputs.span(), {}, state_->stream(op, scope)));
 }
 
+bool OpRunner::runs_as_group(const CompiledOp& op, VarScope& scope) const {
+  Few<const Value*, 8> inputs(op.inputs.size());
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    inputs[i] = state_->find(op.inputs[i], scope);
+    if (inputs[i] == nullptr) return false;
+  }
+  return op.group->fits(inputs.span());
+}
+
 task<void> OpRunner::await_inputs(std::shared_ptr<OpRunner> runner, const CompiledOp* op, ScopePtr scope) {
   const RunState& state = *runner->state_;
   for (const ValueSource& input : op->inputs) {
@@ -58,7 +67,7 @@ task<void> OpRunner::await_inputs(std::shared_ptr<OpRunner> runner, const Compil
 void OpRunner::run_kernel(const CompiledOp& op, VarScope& scope) const {
   Few<const Value*, 8> inputs(op.inputs.size());
   Few<Value, 3> outputs(op.outputs.size());
-  Few<Value, 3> copied(op.copies_inputs ? op.inputs.size() : 0);
+  std::vector<Value> copied(op.copies_inputs ? op.inputs.size() : 0);
   const OpOrigin origin(*state_, op, scope);
   const StreamRef stream(state_->stream(op, scope), origin);
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {

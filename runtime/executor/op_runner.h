@@ -19,6 +19,8 @@ class OpRunner : public std::enable_shared_from_this<OpRunner> {
   bool inputs_ready(const CompiledOp& op, VarScope& scope) const;
   /// Whether the op, whose inputs are ready, may have to wait.
   bool may_wait(const CompiledOp& op, VarScope& scope) const;
+  /// Whether an op that stands for a group runs as one kernel: its inputs are ready and fit.
+  bool runs_as_group(const CompiledOp& op, VarScope& scope) const;
   /// Awaits the inputs. `op` outlives the task.
   static task<void> await_inputs(std::shared_ptr<OpRunner> runner, const CompiledOp* op, ScopePtr scope);
 

@@ -35,6 +35,7 @@ RunState::RunState(Executable executable, RunOptions options)
     : executable_(std::move(executable)),
       device_(executable_.compiled().for_runs->take()),
       options_(options),
+      joins_(options_.tracer == nullptr && !options_.keep_step_scopes && options_.backend == Backend::automatic),
       root_(std::make_shared<VarScope>(nullptr, executable_.compiled().block(0).vars, 0, -1, count_)) {
   if (CallerDevices* const hosts = executable_.compiled().hosts_for_runs.get()) host_.emplace(hosts->take());
   if (options_.tracer != nullptr) add_tracks();

@@ -32,6 +32,11 @@ class RunState {
   const Program& program() const noexcept { return compiled().program; }
   const RunOptions& options() const noexcept { return options_; }
   RunResult& result() noexcept { return result_; }
+  /// A block as this run walks it: with ops joined, unless a tracer, kept step scopes or a choice of backend ask for each op.
+  const CompiledBlock& block(int idx) const {
+    const std::optional<CompiledBlock>& joined = compiled().joined[static_cast<std::size_t>(idx)];
+    return joins_ && joined ? *joined : compiled().block(idx);
+  }
   /// The scope of block 0.
   const ScopePtr& root() const noexcept { return root_; }
   /// Joins the tasks that belong to no op; null before and after the run.
@@ -69,6 +74,7 @@ class RunState {
   CallerDevices::Lease device_;
   std::optional<CallerDevices::Lease> host_;  ///< where the device is none
   RunOptions options_;
+  bool joins_;
   std::shared_ptr<VarScope::Count> count_ = std::make_shared<VarScope::Count>();
   ScopePtr root_;
   RunResult result_;

@@ -35,6 +35,13 @@ class VarScope : public std::enable_shared_from_this<VarScope> {
   }
   /// A step scope that nobody else holds becomes that of another iteration: as new.
   void begin_iteration(std::int64_t iteration);
+  /// A scope that is no step scope and that nobody else holds becomes that of another run of its block, in `parent`; `leave` lets go of all
+  /// values and of the parent.
+  void enter(std::shared_ptr<VarScope> parent) { parent_ = std::move(parent); }
+  void leave() {
+    begin_iteration(iteration_);
+    parent_.reset();
+  }
   const std::shared_ptr<VarScope>& parent() const noexcept { return parent_; }
   int block() const noexcept { return block_; }
   /// The iteration this scope belongs to; −1 for a scope that is no step scope.

@@ -119,7 +119,7 @@ void StraightProgram::State::run(const StraightOp& op, const Call& call, std::ve
   const std::vector<VarId>& from = op.op->inputs;
   Few<const Value*, 8> inputs(from.size());
   Few<Value, 3> outputs(op.op->outputs.size());
-  Few<Value, 3> copied(op.copies_inputs ? from.size() : 0);
+  std::vector<Value> copied(op.copies_inputs ? from.size() : 0);
   const OfOp origin(*op.op);
   const StreamRef stream(call.stream(op), origin);
   for (std::size_t i = 0; i < from.size(); ++i) {

@@ -43,8 +43,8 @@ void FusedLoop::prepare(LoopForm form) {
       const VarType& type = recurrence.var(port.var).type;
       const bool rows = type.rank() > 0 && (*type.shape)[0] == DDim::unknown;
       const bool slots = ports == &recurrence.inputs() && i < inputs;  // truth is widened when they are read
-      if ((type.dtype == DType::boolean && !slots) || (rows && type.dtype == DType::bf16))
-        throw UnsupportedError("'" + port.name + "' is of " + type.to_string());
+      const bool truth = type.dtype == DType::boolean || (rows && is_integer(type.dtype));
+      if ((truth && !slots) || (rows && type.dtype == DType::bf16)) throw UnsupportedError("'" + port.name + "' is of " + type.to_string());
     }
   const std::size_t states = form_.states.size();
   passes_.clear();
@@ -83,7 +83,7 @@ FusedLoop::Part FusedLoop::part_of(const passes::Phase& phase) {
   Part made;
   made.inputs = phase.inputs;
   if (phase.program.outputs().empty()) return made;
-  made.kernel.emplace(phase.program, RowKernel::Truth::numbers, true);
+  made.kernel.emplace(phase.program, RowKernel::Truth::integers, true);
   one_row_ |= made.kernel->one_row();
   for (std::size_t i = 0; i < made.inputs.size(); ++i)
     if (made.kernel->inputs()[i].shared) made.shared.push_back(i);

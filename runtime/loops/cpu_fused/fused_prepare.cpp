@@ -63,8 +63,13 @@ constexpr const char* not_its_slots = "it reads other slots than the loop before
 Tensor FusedRun::State::numbers(const Tensor& x, StreamRef stream) {
   stream.wait(x.ready());
   if (x.dtype() == dtype) return x;
-  if (x.dtype() != DType::boolean)
+  if (is_integer(x.dtype())) {
+    const auto exact = [](std::int64_t value) { return -RowKernel::most_given <= value && value <= RowKernel::most_given; };
+    const std::vector<std::int64_t> values = cast(x, DType::i64, stream).to_vector<std::int64_t>();
+    if (!std::all_of(values.begin(), values.end(), exact)) refuse(fmt::format("it reads integers beyond {}", RowKernel::most_given));
+  } else if (x.dtype() != DType::boolean) {
     refuse("rows of " + std::string(name_of(x.dtype())) + " are read where the loop computes in another dtype");
+  }
   widened.push_back(cast(x, dtype, stream));
   return widened.back();
 }

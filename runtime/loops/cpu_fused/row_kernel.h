@@ -19,7 +19,13 @@ class RowKernel {
  public:
   /// UnsupportedError names the op that has no rule for rows, or does not keep them apart. `truth`: what inputs and outputs of bool, and of
   /// bf16 in a plan of f32, are.
-  enum class Truth : std::uint8_t { refused, numbers };  ///< numbers: in the dtype of the plan, truth as 1 or 0
+  enum class Truth : std::uint8_t {
+    refused,
+    numbers,  ///< in the dtype of the plan, truth as 1 or 0
+    integers  ///< the same, and i64 and i32 too: the caller gives none beyond ±`most_given`, and an op that may leave the exact integers is refused
+  };
+  /// The largest magnitude of integers that are given.
+  static constexpr std::int64_t most_given = std::int64_t{1} << 20;
   /// `one_row`: ops that look along the rows are taken too; what has them is right for runs of one row alone.
   explicit RowKernel(const Program& program, Truth truth = Truth::refused, bool one_row = false);
 

@@ -2,6 +2,7 @@
 #include <millrace/runtime/loops/cpu_fused/internal/row_compiler.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <set>
 
@@ -69,6 +70,9 @@ bool is_contiguous(const RowCompiler::View& view) {
   return true;
 }
 
+/// Integers that a register of floating-point numbers may hold.
+bool is_counted(DType dtype) { return dtype == DType::i64 || dtype == DType::i32; }
+
 bool is_number(DType dtype) { return dtype == DType::f32 || dtype == DType::f64; }
 
 /// Ops that move bf16 elements: a register holds them widened. An op that computes would have to narrow each result.
@@ -105,14 +109,74 @@ void RowCompiler::eval(const Op& op) {
     const VarType& type = program_.var(output).type;
     const bool widened = type.dtype == DType::bf16 && desc_.dtype == DType::f32 && moves(op.type);
     const bool quantized = type.dtype == DType::i8 && desc_.dtype == DType::f32 && op.type == "quantize_rows";
-    if (type.dtype != desc_.dtype && type.dtype != DType::boolean && !widened && !quantized)
+    const bool counted = truth_ == RowKernel::Truth::integers && is_counted(type.dtype);
+    if (counted) check_integers(op, output);
+    if (type.dtype != desc_.dtype && type.dtype != DType::boolean && !widened && !quantized && !counted)
       refuse(op, fmt::format("gives {}, and the loop computes in {}", type.to_string(), name_of(desc_.dtype)));
     if (!type.shape || type.rank() == 0 || (*type.shape)[0] != DDim::unknown) refuse(op, "gives no rows: " + type.to_string());
     for (int axis = 1; axis < type.rank(); ++axis)
       if ((*type.shape)[axis] == DDim::unknown) refuse(op, "gives rows whose extents nobody knows yet: " + type.to_string());
   }
   if (rule != nullptr) return rule(*this, op);
+  for (const VarId input : op.inputs)
+    if (input != no_var && program_.constant(input) == nullptr && is_counted(program_.var(input).type.dtype))
+      refuse(op, "reads integers that are not constant");
   function(op, def);
+}
+
+// ---- Integers ----
+
+double RowCompiler::most_of(VarId var) const {
+  if (const auto made = most_.find(var); made != most_.end()) return made->second;
+  const Tensor* const value = program_.constant(var);
+  if (value == nullptr) return static_cast<double>(RowKernel::most_given);
+  ops::PackingStream stream;
+  double most = 0;
+  for (const double element : cast(*value, DType::f64, stream).to_vector<double>()) most = std::max(most, std::abs(element));
+  return most;
+}
+
+/// The same of the integers that an op gives; nothing for an op whose integers are other ones in registers of floating-point numbers.
+std::optional<double> RowCompiler::most_given_by(const Op& op) const {
+  const auto most = [&](std::size_t first, std::size_t last) {
+    double found = 0;
+    for (std::size_t i = first; i < std::min(last, op.inputs.size()); ++i)
+      if (op.inputs[i] != no_var) found = std::max(found, most_of(op.inputs[i]));
+    return found;
+  };
+  if (op.type == "add" || op.type == "sub") return most(0, 1) + most(1, 2);
+  if (op.type == "mul") return most(0, 1) * most(1, 2);
+  if (op.type == "minimum" || op.type == "maximum" || op.type == "clip" || op.type == "concat") return most(0, op.inputs.size());
+  if (op.type == "where") return most(1, 3);
+  if (op.type == "neg" || op.type == "abs") return most(0, 1);
+  if (op.type == "one_hot") return most(2, 3);
+  if (op.type == "argmax" || op.type == "argmin") {
+    const DDim& x = *program_.var(op.inputs[0]).type.shape;
+    return static_cast<double>(x[static_cast<int>(op.attributes.get_or("axis", std::int64_t{0}))] - 1);
+  }
+  if (op.type == "cast") {
+    const DType from = program_.var(op.inputs[0]).type.dtype;
+    if (from == DType::boolean) return 1;
+    return is_counted(from) ? std::optional(most(0, 1)) : std::nullopt;
+  }
+  if (op.type == "mod") {
+    // A divisor of 0 is an error that a kernel of rows cannot raise.
+    const Tensor* const divisor = program_.constant(op.inputs[1]);
+    if (divisor == nullptr) return std::nullopt;
+    ops::PackingStream stream;
+    for (const double element : cast(*divisor, DType::f64, stream).to_vector<double>())
+      if (element == 0) return std::nullopt;
+    return most(1, 2);
+  }
+  return moves(op.type) ? std::optional(most(0, 1)) : std::nullopt;
+}
+
+void RowCompiler::check_integers(const Op& op, VarId output) {
+  const double exact = desc_.dtype == DType::f64 ? 0x1p52 : 0x1p23;
+  const std::optional<double> most = most_given_by(op);
+  if (!most) refuse(op, "gives integers, and has no rule for them in a fused loop");
+  if (*most > exact) refuse(op, fmt::format("may give integers that {} does not hold", name_of(desc_.dtype)));
+  most_[output] = *most;
 }
 
 void RowCompiler::function(const Op& op, const OpDef& def) {
@@ -146,11 +210,11 @@ void RowCompiler::function(const Op& op, const OpDef& def) {
   emit(made);
 }
 
-void RowCompiler::apply(RowFunction function, const View& from, const View& to) {
+void RowCompiler::apply(RowFunction function, std::initializer_list<View> from, const View& to) {
   RowOp made;
   made.kind = RowOp::Kind::function;
   made.weights = made_.known_.functions.size();
-  made.in[0] = operand(from);
+  std::transform(from.begin(), from.end(), made.in, [this](const View& view) { return operand(view); });
   made.out = operand(to);
   made_.known_.functions.push_back(std::move(function));
   emit(made);
@@ -161,7 +225,9 @@ void RowCompiler::apply(RowFunction function, const View& from, const View& to) 
 /// Whether inputs and outputs of that dtype are registers.
 bool RowCompiler::is_held(DType dtype) const {
   if (dtype == desc_.dtype) return true;
-  return truth_ == RowKernel::Truth::numbers && (dtype == DType::boolean || (dtype == DType::bf16 && desc_.dtype == DType::f32));
+  if (truth_ == RowKernel::Truth::refused) return false;
+  if (truth_ == RowKernel::Truth::integers && is_counted(dtype)) return true;
+  return dtype == DType::boolean || (dtype == DType::bf16 && desc_.dtype == DType::f32);
 }
 
 void RowCompiler::bind_inputs() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -52,8 +53,11 @@ class RowCompiler {
   void matmul(const Op& op, VarId x, VarId weights, bool transposed, const View& out);
   /// Rows of `from`, along its last axis, times weights that are known.
   void product(const View& from, const Tensor& weights, const View& out);
-  /// A register of one number for all rows.
+  /// A register of the elements of `value`, as numbers, for all rows.
+  View literal(const Tensor& value);
   View number(double value);
+  /// A magnitude that no integer of `var` exceeds.
+  double most_of(VarId var) const;
   /// Rows of i8 as they lie in a register of f32, four to an element, each row of the last axis on its own elements.
   void quantize(const Op& op);
   void matmul_int8(const Op& op);
@@ -61,8 +65,8 @@ class RowCompiler {
   void lstm_cell(const Op& op, LstmDesc desc, const std::vector<VarId>& weights);
   /// An op that brings its own arithmetic (OpDef::prepare_rows).
   void function(const Op& op, const OpDef& def);
-  /// A function of rows that a rule brings; both views are contiguous.
-  void apply(RowFunction function, const View& from, const View& to);
+  /// A function of rows that a rule brings; all views are contiguous.
+  void apply(RowFunction function, std::initializer_list<View> from, const View& to);
   /// The operand of a view that is contiguous, or whose axes but the last merge.
   RowOperand rows_of(const View& view) const;
   RowOperand operand(const View& view) const { return {view.reg, view.begin, 0, 1}; }
@@ -72,11 +76,12 @@ class RowCompiler {
   void emit(RowOp op) { desc_.ops.push_back(op); }
 
  private:
-  View literal(const Tensor& value);
   void pack_last(const Tensor& weights);
   void emit_product(const View& from, std::int64_t k, std::int64_t n, const View& out);
   View elementwise_of(RowOp op, std::vector<View> views, const DDim& dims);
   bool is_held(DType dtype) const;
+  std::optional<double> most_given_by(const Op& op) const;
+  void check_integers(const Op& op, VarId output);
   void bind_inputs();
   void bind_outputs();
   void eval(const Op& op);
@@ -90,6 +95,7 @@ class RowCompiler {
   std::map<VarId, View> views_;
   std::map<VarId, View> quantized_;      // of i8: [rows of a row, elements of f32]
   std::map<VarId, std::size_t> shared_;  // var → place among the shared inputs
+  std::map<VarId, double> most_;         // of integers that ops give: a magnitude that none exceeds
 };
 
 /// The rule of an op type, or null.

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <vector>
 
+#include <millrace/kernels/cpu/reduce.h>
 #include <millrace/runtime/loops/cpu_fused/internal/window_copy.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/lstm_form.h>
@@ -100,7 +102,7 @@ void cast_rule(RowCompiler& c, const Op& op) {
   const DType from = c.program().var(op.inputs[0]).type.dtype;
   const DType to = c.program().var(op.outputs[0]).type.dtype;
   if (to == DType::boolean && from != DType::boolean) {
-    if (from != c.desc().dtype) RowCompiler::refuse(op, fmt::format("makes truth of {}", name_of(from)));
+    if (from != c.desc().dtype && !is_integer(from)) RowCompiler::refuse(op, fmt::format("makes truth of {}", name_of(from)));
     return c.elementwise(binary_op(Binary::not_equal), {c.at(op.inputs[0]), c.number(0)}, op.outputs[0]);
   }
   if (to == DType::bf16 && from == DType::f32) {
@@ -108,6 +110,8 @@ void cast_rule(RowCompiler& c, const Op& op) {
     made.kind = RowOp::Kind::round_bf16;
     return c.elementwise(made, {c.at(op.inputs[0])}, op.outputs[0]);
   }
+  // The integer 0 may be −0 in a register.
+  if (is_integer(from) && is_floating(to)) return c.elementwise(binary_op(Binary::add), {c.at(op.inputs[0]), c.number(0)}, op.outputs[0]);
   c.bind(op.outputs[0], c.at(op.inputs[0]));
 }
 
@@ -244,6 +248,58 @@ void sum_to_rule(RowCompiler& c, const Op& op) {
   c.bind(op.outputs[0], axes.empty() ? x : folded(c, op, Reduction::sum, x, axes, like.dims));
 }
 
+/// What `make` gives for the dtype of the plan.
+template <class F>
+RowFunction of_dtype(RowCompiler& c, F&& make) {
+  return c.desc().dtype == DType::f64 ? make(std::type_identity<double>{}) : make(std::type_identity<float>{});
+}
+
+/// The place of the greatest or least element along an axis of a row, as a number.
+template <bool greatest>
+void arg_rule(RowCompiler& c, const Op& op) {
+  const View x = c.at(op.inputs[0]);
+  const int axis = axes_of_row(c, op, {op.attributes.get_or("axis", std::int64_t{0})}).front();
+  const std::int64_t n = x.dims[axis];
+  if (!x.rows || n == 0) RowCompiler::refuse(op, "looks for the place of no elements");
+  View turned = x;
+  turned.dims = x.dims.erased(axis).inserted(x.dims.rank() - 1, n);
+  turned.strides = x.strides.erased(axis).inserted(x.dims.rank() - 1, x.strides[axis]);
+  const View out = c.make(op.outputs[0]);
+  const bool last = op.attributes.get_or("select_last", false);
+  const auto function = [&]<class T>(std::type_identity<T>) -> RowFunction {
+    return [n, last, outer = x.elements() / n](std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) {
+      for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t i = 0; i < outer; ++i)
+          outputs[0].row<T>(row)[i] = static_cast<T>(cpu::extreme_place(inputs[0].row<T>(row) + i * n, n, greatest, last));
+    };
+  };
+  c.apply(of_dtype(c, function), {c.contiguous(turned)}, out);
+}
+
+/// 1 where the number of a place along the new axis is the index, else 0, and then the values for them.
+void one_hot_rule(RowCompiler& c, const Op& op) {
+  const Tensor* const values = c.program().constant(op.inputs[2]);
+  const DDim dims = c.program().var(op.outputs[0]).type.shape->erased(0);
+  View index = c.at(op.inputs[0]);
+  if (values == nullptr || !index.rows) RowCompiler::refuse(op, "is in fused loops with values that are known");
+  const int axis = c.axis_of(op, op.outputs[0], op.attributes.get_or("axis", std::int64_t{-1}));
+  const std::int64_t depth = dims[axis];
+  DDim along_axis = dims;
+  for (int at = 0; at < dims.rank(); ++at) along_axis[at] = at == axis ? depth : 1;
+  std::vector<float> numbers(static_cast<std::size_t>(depth));
+  std::iota(numbers.begin(), numbers.end(), 0.0F);
+  index.dims = index.dims.inserted(axis, 1);
+  index.strides = index.strides.inserted(axis, 0);
+  // Negative indices count from the end.
+  const View below = c.elementwise(binary_op(Binary::less), {index, c.number(0)}, index.dims);
+  const View from_end = c.elementwise(binary_op(Binary::add), {index, c.number(static_cast<double>(depth))}, index.dims);
+  RowOp choice;
+  choice.kind = RowOp::Kind::where;
+  const View place = c.elementwise(choice, {below, from_end, index}, index.dims);
+  const View hot = c.elementwise(binary_op(Binary::equal), {place, c.literal(Tensor::from(numbers, along_axis))}, dims);
+  c.elementwise(choice, {hot, c.number(values->select(0, 1).item()), c.number(values->select(0, 0).item())}, op.outputs[0]);
+}
+
 void norm(RowCompiler& c, const Op& op, RowOp::Kind kind, int axis) {
   const View x = c.contiguous(c.at(op.inputs[0]));
   RowOp made = along(kind, x, axis);
@@ -315,12 +371,36 @@ void reshape_rule(RowCompiler& c, const Op& op) {
   c.bind(op.outputs[0], view);
 }
 
-/// Places that are known, one step apart, are a view.
+/// Rows of a table at places that each row brings: integers that are known to lie inside, since a kernel of rows raises no error.
+void gather_from_table(RowCompiler& c, const Op& op) {
+  const Tensor& table = *c.program().constant(op.inputs[0]);
+  if (op.attributes.get_or("axis", std::int64_t{0}) != 0 || table.rank() == 0 || table.dtype() != c.desc().dtype)
+    RowCompiler::refuse(op, "is in fused loops along axis 0 of a table of weights");
+  const std::int64_t extent = table.dim(0);
+  if (c.most_of(op.inputs[1]) >= static_cast<double>(extent)) RowCompiler::refuse(op, "may look outside of its input");
+  const View index = c.contiguous(c.at(op.inputs[1]));
+  const View out = c.make(op.outputs[0]);
+  const std::int64_t width = table.elements() / std::max<std::int64_t>(extent, 1);
+  const std::int64_t count = index.elements();
+  const auto function = [&]<class T>(std::type_identity<T>) -> RowFunction {
+    return [extent, width, count](std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) {
+      for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t i = 0; i < count; ++i) {
+          const auto given = static_cast<std::int64_t>(inputs[1].row<T>(row)[i]);
+          const std::int64_t place = given < 0 ? given + extent : given;
+          std::copy_n(inputs[0].row<T>(0) + place * width, width, outputs[0].row<T>(row) + i * width);
+        }
+    };
+  };
+  c.apply(of_dtype(c, function), {c.literal(table), index}, out);
+}
+
 /// Places of a gather that are copied one by one, or a few at once.
 constexpr std::int64_t most_places = 1024;
 
 void gather_rule(RowCompiler& c, const Op& op) {
   const Tensor* index = c.program().constant(op.inputs[1]);
+  if (index == nullptr && c.program().constant(op.inputs[0]) != nullptr) return gather_from_table(c, op);
   View view = c.at(op.inputs[0]);
   const int axis = c.axis_of(op, op.inputs[0], op.attributes.get_or("axis", std::int64_t{0}));
   if (index == nullptr || index->rank() > 1 || !view.rows || index->elements() == 0)
@@ -530,7 +610,7 @@ void convolve(RowCompiler& c, const Op& op, const Ints& strides, const Ints& dil
     seen = {true, wide.reg, wide.begin, DDim{places, k}, DDim{strides[0] * wide.strides[1], dilations[0] * wide.strides[1]}};
   } else {
     seen = c.make(DDim{places, k});
-    c.apply(WindowCopy(std::move(axes), channels, size_of(c.desc().dtype)), c.contiguous(x), seen);
+    c.apply(WindowCopy(std::move(axes), channels, size_of(c.desc().dtype)), {c.contiguous(x)}, seen);
   }
   View out = c.make(DDim{places, units});
   const Tensor flat = weights->is_contiguous() ? *weights : weights->copy_to(CpuPlace{});
@@ -558,6 +638,10 @@ RowRule find_row_rule(const std::string& type) {
   static const std::map<std::string, RowRule> rules{{"gelu", gelu_rule},
                                                     {"pad", pad_rule},
                                                     {"gather", gather_rule},
+                                                    {"embedding", gather_rule},
+                                                    {"argmax", arg_rule<true>},
+                                                    {"argmin", arg_rule<false>},
+                                                    {"one_hot", one_hot_rule},
                                                     {"conv1d", conv1d_rule},
                                                     {"conv", conv_rule},
                                                     {"where", where_rule},

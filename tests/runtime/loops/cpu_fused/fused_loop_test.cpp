@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -262,6 +263,63 @@ TEST_CASE("slots without an axis for sequences run in one piece: vectors, matric
     return state * 0.9f + matmul(column, call1("unsqueeze", {x}, {{"axes", std::vector<std::int64_t>{0}}}));
   });
   fuses({3, 3}, {3, 3}, [](const Var& state, const Var& x) { return tanh(matmul(state, x)); });
+}
+
+TEST_CASE("slots of integers are numbers of a fused loop; a run with an integer beyond 2^20 is left to the interpreter") {
+  for (const DType dtype : {DType::i64, DType::i32}) {
+    Program program;
+    {
+      const Guard guard(program);
+      const Var x = input("x", VarType(DType::f32, {DDim::unknown, 1, 4})), at = input("at", VarType(dtype, {DDim::unknown}));
+      const build::TensorArray steps = build::TensorArray::unstack(x), places = build::TensorArray::unstack(at);
+      const Var n = steps.size();
+      const auto integers = [&](const std::vector<std::int64_t>& values) {
+        return cast(constant(Tensor::from(values, {static_cast<std::int64_t>(values.size())})), dtype);
+      };
+      const build::TensorArray outputs(n, "outputs");
+      Var step = 0, state = constant(Tensor::from<float>({1, 2, 3, 4}, {1, 4}));
+      auto loop = while_loop({step, state});
+      {
+        auto frame = loop.frame();
+        loop.break_if(equal(step, n));
+        const Var place = places.read(step);
+        const Var due = equal(call1("mod", {place - integers({1}), integers({1, 2, -3, 5})}), integers({0}));
+        const Var signs = cast(call1("neg", {place * integers({3})}), DType::f32);  // 0 is no -0
+        state.update(where(due, tanh(state + steps.read(step)), state) + 1.0f / (signs * 0.25f + 0.125f));
+        outputs.write(step, state, share);
+        step.update(step + 1);
+      }
+      output("y", outputs.stack());
+    }
+    Random random(5);
+    const auto feeds = [&](const std::vector<std::int64_t>& at) {
+      const auto count = static_cast<std::int64_t>(at.size());
+      Tensor given = Tensor::from(at, {count});
+      if (dtype == DType::i32) given = Tensor::from(std::vector<std::int32_t>(at.begin(), at.end()), {count});
+      return Feeds{{"x", random_tensor(random, {count, 1, 4})}, {"at", given}};
+    };
+    CHECK(compare(program, feeds({0, 1, 2, 3, -4, 5, 1 << 20})) == 1);
+    CHECK(compare(program, feeds({0, 1, (1 << 20) + 1})) == 0);
+  }
+}
+
+TEST_CASE("places of extremes, one-hot rows of them and rows of a table at them run in one piece, with ties and NaN") {
+  Random random(6);
+  const auto table = random_tensor(random, {4, 3});
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const char* const kind : {"argmax", "argmin"})
+    for (const bool last : {false, true}) {
+      const Program program = slot_loop({2, 4}, {2, 4}, [&](const Var& state, const Var& x) {
+        const Var places =
+            call1(kind, {x + state * 0.0f}, {{"axis", std::int64_t{-1}}, {"keepdims", false}, {"select_last", last}});  // [2]
+        const Var across = call1(kind, {x}, {{"axis", std::int64_t{0}}, {"keepdims", true}, {"select_last", last}});    // [1, 4]
+        const Var hot = call1("one_hot", {places - constant(2), constant(4), constant(Tensor::from<float>({-0.5F, 2.5F}))});
+        const Var rows = embedding(constant(table), places);  // [2, 3]
+        return hot + concat({rows, cast(reshape(places, {2, 1}), DType::f32)}, 1) + cast(across, DType::f32);
+      });
+      const Tensor x = Tensor::from<float>({1, 3, 3, 0, nan, 2, nan, 5, 0, 0, 0, 0, -1, 7, -1, 7, 4, 3, 2, 1, 1, 2, 3, 4}, {3, 2, 4});
+      CHECK(compare(program, {{"x", x}, {"start", random_tensor(random, {2, 4})}}) == 1);
+    }
 }
 
 TEST_CASE("convolutions over the pictures of a state, with any strides, dilations and borders, run in one piece") {
