@@ -100,7 +100,7 @@ RowGroup::RowGroup(const Program& program, std::span<const Op* const> ops, Form 
   for (const RowWeights::Matrix& matrix : kernel_->known().matrices)
     if (matrix.plan.desc().n * matrix.plan.desc().k > most_products)
       throw UnsupportedError("a product is large enough for several threads");
-  weights_ = kernel_->weights({});
+  weights_ = kernel_->known();
   for (const VarId input : inputs_) in_.push_back(port_of(program.var(input).type));
   for (const VarId output : outputs) out_.push_back(port_of(program.var(output).type));
 }
