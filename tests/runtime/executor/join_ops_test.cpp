@@ -127,7 +127,8 @@ TEST_CASE("a chain of integers that leaves the exact numbers of a row kernel is 
                     },
                     [&]() -> std::vector<Var> { return {k}; })[0]);
   });
-  const CompiledBlock* const then = joined(Executable(program), 1);
+  const Executable executable(program);
+  const CompiledBlock* const then = joined(executable, 1);
   REQUIRE(then != nullptr);
   CHECK(then->ops.size() > 2);
   CHECK(then->ops.size() < 18);
