@@ -71,6 +71,8 @@ void FusedLoop::prepare(LoopForm form) {
   ahead_ = part_of(phases.ahead);
   step_ = part_of(phases.step);
   behind_ = part_of(phases.behind);
+  check_handed_on(step_);
+  check_handed_on(behind_);
   outputs_ = phases.outputs;
   // Slots and next states are rows that a part of the iteration makes.
   for (const passes::Source& made : outputs_)
@@ -90,6 +92,17 @@ FusedLoop::Part FusedLoop::part_of(const passes::Phase& phase) {
   for (const RowOp& op : made.kernel->plan().desc().ops)
     made.multiplies |= op.kind == RowOp::Kind::matmul || op.kind == RowOp::Kind::matmul_int8 || op.kind == RowOp::Kind::lstm_cell;
   return made;
+}
+
+/// A kernel takes integers up to `most_given`, also those that another part makes.
+void FusedLoop::check_handed_on(const Part& part) const {
+  using From = passes::Source::From;
+  for (const passes::Source& input : part.inputs) {
+    if (input.from != From::ahead && input.from != From::step) continue;
+    const RowKernel::Port& made = (input.from == From::ahead ? ahead_ : step_).kernel->outputs()[input.place];
+    if (made.most > static_cast<double>(RowKernel::most_given))
+      throw UnsupportedError(fmt::format("its iterations hand on integers that may be beyond {}", RowKernel::most_given));
+  }
 }
 
 namespace {

@@ -38,6 +38,7 @@ class FusedLoop {
   };
   void prepare(LoopForm form);
   Part part_of(const passes::Phase& phase);
+  void check_handed_on(const Part& part) const;
   std::string describe() const;
 
   LoopForm form_;

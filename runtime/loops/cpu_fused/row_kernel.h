@@ -34,6 +34,7 @@ class RowKernel {
     bool shared = false;
     DDim dims;
     std::int64_t width = 0;  ///< elements
+    double most = 0;         ///< of an output of integers: a magnitude that none exceeds
   };
   const std::vector<Port>& inputs() const noexcept { return inputs_; }
   const std::vector<Port>& outputs() const noexcept { return outputs_; }

@@ -269,7 +269,8 @@ void RowCompiler::bind_outputs() {
       desc_.registers.push_back({RowRegister::Kind::output, view.elements(), i});
       copy(view, {true, static_cast<int>(desc_.registers.size()) - 1, 0, view.dims, view.dims.row_major()});
     }
-    made_.outputs_.push_back({false, view.dims, view.elements()});
+    const bool counted = is_counted(program_.var(port.var).type.dtype);
+    made_.outputs_.push_back({false, view.dims, view.elements(), counted ? most_of(port.var) : 0});
   }
 }
 

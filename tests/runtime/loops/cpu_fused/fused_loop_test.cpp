@@ -303,6 +303,39 @@ TEST_CASE("slots of integers are numbers of a fused loop; a run with an integer 
   }
 }
 
+TEST_CASE("integers that one part of an iteration hands on to another stay exact") {
+  const auto fused = [](std::int64_t factor) {
+    Program program;
+    {
+      const Guard guard(program);
+      const Var x = input("x", VarType(DType::f32, {DDim::unknown, 1, 4})), at = input("at", VarType(DType::i64, {DDim::unknown}));
+      const build::TensorArray steps = build::TensorArray::unstack(x), places = build::TensorArray::unstack(at);
+      const Var n = steps.size();
+      const build::TensorArray outputs(n, "outputs");
+      Var step = 0, state = constant(Tensor::from<float>({1, 2, 3, 4}, {1, 4}));
+      auto loop = while_loop({step, state});
+      {
+        auto frame = loop.frame();
+        loop.break_if(equal(step, n));
+        const auto integer = [](std::int64_t value) { return constant(Tensor::from<std::int64_t>({value}, {1})); };
+        const Var known = places.read(step) * integer(factor);  // before the iterations
+        const Var best = call1("argmax", {state}, {{"axis", std::int64_t{1}}});
+        const Var sum = (known + best) * integer(7) + integer(1);
+        state.update(tanh(state + steps.read(step)) + cast(sum, DType::f32));
+        outputs.write(step, state, share);
+        step.update(step + 1);
+      }
+      output("y", outputs.stack());
+    }
+    Random random(9);
+    std::vector<std::int64_t> given;
+    for (std::int64_t i = 0; i < 40; ++i) given.push_back((std::int64_t{1} << 20) - i);
+    return compare(program, {{"x", random_tensor(random, {40, 1, 4})}, {"at", Tensor::from(given, {40})}});
+  };
+  CHECK(fused(1) == 1);
+  CHECK(fused(7) == 0);
+}
+
 TEST_CASE("places of extremes, one-hot rows of them and rows of a table at them run in one piece, with ties and NaN") {
   Random random(6);
   const auto table = random_tensor(random, {4, 3});
