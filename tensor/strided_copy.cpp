@@ -8,7 +8,7 @@
 namespace millrace {
 namespace {
 
-/// How many axes at the end are contiguous in `tensor`: they are copied as one piece.
+/// The number of axes at the end that are contiguous in `tensor`: they are copied as one piece.
 int contiguous_axes(const Tensor& tensor) {
   std::int64_t step = 1;
   int axis = tensor.rank();

@@ -27,7 +27,7 @@ struct ArithmeticCall {
   std::int64_t rows = 0, count = 0;
 };
 
-/// For the instruction set of this machine; T is float or double.
+/// Computes all rows with the instruction set of this machine.
 void arithmetic_rows(const ArithmeticCall<float>& call);
 void arithmetic_rows(const ArithmeticCall<double>& call);
 

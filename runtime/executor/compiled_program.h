@@ -45,7 +45,7 @@ struct CompiledOp : PreparedOp {
   int sub_block = -1;
   int else_block = -1;
   std::vector<std::shared_ptr<LoopBackend>> backends;  ///< of a loop, the fastest first; the interpreter stands behind them all
-  /// Of a group of ops that runs as one kernel (join_ops.h): the group, and its ops, which run one by one where the group does not fit.
+  /// The group of ops that runs as one kernel (join_ops.h), and its ops, which run one by one where the group does not fit.
   std::shared_ptr<const RowGroup> group;
   std::vector<CompiledOp> members;
 };

@@ -213,7 +213,7 @@ task<bool> LoopRunner::finish(std::shared_ptr<LoopRunner> loops, LoopBackend* ba
   co_return true;
 }
 
-/// Of a loop that ran to its end.
+/// Sets the outputs of a loop that ran to its end, and counts it.
 void LoopRunner::set_results(Backend backend, const LoopRun& run, std::vector<Value> carried, const CompiledOp& op, VarScope& scope) {
   for (std::size_t i = 0; i < carried.size(); ++i) scope.set(op.outputs[i], std::move(carried[i]));
   RunResult& result = state_->result();

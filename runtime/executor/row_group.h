@@ -18,7 +18,7 @@ namespace millrace {
 /// of the ops one by one. Immutable; any number of threads may run it at the same time.
 class RowGroup : public std::enable_shared_from_this<RowGroup> {
  public:
-  /// How the tensors of an op lie in the kernel.
+  /// The layout of the tensors of an op in the kernel.
   enum class Form : std::uint8_t {
     none,  ///< not at all: another extent than that of axis 0 is unknown, a LoD, many integers, …
     one,   ///< all extents are known: each tensor is one row
@@ -50,7 +50,7 @@ class RowGroup : public std::enable_shared_from_this<RowGroup> {
     DType dtype = DType::f32;
     DDim dims;               // of one row
     std::int64_t width = 0;  // elements of a row
-    // Of bool and integers: where their numbers lie behind the workspace of the plan, in elements of a row; −1: they are those of the plan.
+    // The place of the numbers of bool and integers behind the workspace of the plan, in elements of a row; −1: the elements are those of the plan.
     std::int64_t aside = -1;
   };
   struct Job;

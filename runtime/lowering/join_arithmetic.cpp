@@ -186,7 +186,7 @@ class Joiner {
       if (!gone.contains(i)) ops_.push_back(std::move(left[i]));
   }
 
-  /// How many elements each mean is of; none of another op, and where that is not known or 0.
+  /// The number of elements of each mean; nothing for another op, and where the number is not known or 0.
   std::optional<std::int64_t> elements_of_mean(const Op& op) const {
     if (op.type != "reduce" || op.attributes.get_or("kind", std::string("sum")) != "mean" || !fits(op)) return std::nullopt;
     const DDim& dims = *type(op.inputs[0]).shape;
@@ -202,7 +202,7 @@ class Joiner {
     return count;
   }
 
-  /// In the place of the last of its ops.
+  /// Writes the chain in the place of the last of its ops.
   void write(const Chain& chain) {
     Op& last = ops_[chain.ops.back()];
     std::vector<VarId> inputs{chain.x};

@@ -16,7 +16,7 @@ namespace {
 
 /// Places of an output from which on they fill vectors better than its channels do.
 constexpr std::int64_t many_places = 32;
-/// Of a wide vector: places that leave more than 3 in 10 of their lanes empty fill them worse than as many channels do.
+/// The lanes of a wide vector. Places that leave more than 3 in 10 of them empty fill it worse than as many channels do.
 constexpr std::int64_t lanes = 16;
 
 /// An extent as a product: of a number, and of extents that a run knows, by var and axis.

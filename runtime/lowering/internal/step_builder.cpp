@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/program/internal/op_name.h>
+
 namespace millrace::lowering {
 namespace {
 
@@ -312,11 +314,8 @@ Symbol StepBuilder::counter_value(const Symbol& counter) {
 }
 
 std::string StepBuilder::named(const Op& op) const {
-  std::string where = "op " + op.type;
-  if (!op.label.empty())
-    where += " '" + op.label + "'";
-  else if (!op.outputs.empty())
-    where += " ('" + program_.var(op.outputs[0]).name + "')";
+  std::string where = internal::op_name(op);
+  if (op.label.empty() && !op.outputs.empty()) where += " ('" + program_.var(op.outputs[0]).name + "')";
   for (const std::string& loop : path_) where += " in " + loop;
   return where;
 }

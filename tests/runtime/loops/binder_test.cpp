@@ -28,19 +28,6 @@ LoopForm form_of(const Program& program) {
   throw ProgramError("expected a loop");
 }
 
-/// h := tanh(x · W + h · U) over ragged rows, with a boot.
-Program ragged_rnn(Random& random) {
-  const Tensor w = random_tensor(random, {c, h}), u = random_tensor(random, {h, h});
-  return over_rows({"rnn",
-                    c,
-                    {h},
-                    [w, u](const Var& x, const std::vector<Var>& states) {
-                      const Var next = tanh(matmul(x, constant(w)) + matmul(states[0], constant(u)));
-                      return CellStep{next, {next}};
-                    }},
-                   true, false);
-}
-
 struct Bound {
   CpuDevice device;
   Random random;
@@ -51,7 +38,7 @@ struct Bound {
   SequenceOrder order;
 
   Bound(std::uint64_t seed, const std::vector<std::int64_t>& lengths)
-      : random(seed), program(ragged_rnn(random)), form(form_of(program)), lod(LoD::from_lengths({lengths})), order(bind()) {}
+      : random(seed), program(booted_rnn(random, c, h)), form(form_of(program)), lod(LoD::from_lengths({lengths})), order(bind()) {}
 
   SequenceOrder bind() {
     auto [steps, made] = unpack(LoDTensor(random_tensor(random, {lod.rows(), c}), lod), 0, true, device.stream(0));

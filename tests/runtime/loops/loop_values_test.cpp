@@ -58,7 +58,7 @@ struct Site {
   std::shared_ptr<LoopBackend> backend;
   GivenValues given{program};
 
-  Site(std::int64_t steps, std::int64_t h) : program(cell(h)) {
+  Site(std::int64_t steps, std::int64_t h) : program(booted_rnn(random, c, h)) {
     for (const Block& block : program.blocks())
       for (const Op& op : block.ops)
         if (op.type == "while") {
@@ -68,18 +68,6 @@ struct Site {
     REQUIRE(backend != nullptr);
     REQUIRE_MESSAGE(backend->form() != nullptr, backend->reason());
     give(steps, h);
-  }
-
-  Program cell(std::int64_t h) {
-    const Tensor w = random_tensor(random, {c, h}), u = random_tensor(random, {h, h});
-    return over_rows({"rnn",
-                      c,
-                      {h},
-                      [w, u](const Var& x, const std::vector<Var>& states) {
-                        const Var next = tanh(matmul(x, constant(w)) + matmul(states[0], constant(u)));
-                        return CellStep{next, {next}};
-                      }},
-                     true, false);
   }
 
   void give(std::int64_t steps, std::int64_t h) {

@@ -248,7 +248,7 @@ void sum_to_rule(RowCompiler& c, const Op& op) {
   c.bind(op.outputs[0], axes.empty() ? x : folded(c, op, Reduction::sum, x, axes, like.dims));
 }
 
-/// What `make` gives for the dtype of the plan.
+/// The function that `make` gives for the dtype of the plan.
 template <class F>
 RowFunction of_dtype(RowCompiler& c, F&& make) {
   return c.desc().dtype == DType::f64 ? make(std::type_identity<double>{}) : make(std::type_identity<float>{});

@@ -174,7 +174,7 @@ class Importer {
   Program program_;
   Values values_{program_};
   std::vector<Scope> scopes_;
-  const Node* node_ = nullptr;  // that is being imported
+  const Node* node_ = nullptr;  // the one that is being imported
   std::map<const onnx::GraphProto*, std::vector<VarType>> widened_;
   std::map<const onnx::GraphProto*, std::unique_ptr<onnx::NodeProto>> other_forms_;
   std::set<VarId> stacked_lists_;

@@ -47,6 +47,19 @@ inline Program over_rows(const CellCase& each, bool boots, bool reverse, DType d
   return program;
 }
 
+/// h := tanh(x · W + h · U) over ragged rows of `c` features, with a boot of `h` units.
+inline Program booted_rnn(Random& random, std::int64_t c, std::int64_t h) {
+  const Tensor w = random_tensor(random, {c, h}), u = random_tensor(random, {h, h});
+  return over_rows({"rnn",
+                    c,
+                    {h},
+                    [w, u](const Var& x, const std::vector<Var>& states) {
+                      const Var next = tanh(matmul(x, constant(w)) + matmul(states[0], constant(u)));
+                      return CellStep{next, {next}};
+                    }},
+                   true, false);
+}
+
 inline Feeds feeds_for(Random& random, const CellCase& each, const LoD& lod, bool boots, DType dtype = DType::f32) {
   Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), each.c}, 1, dtype), lod)}};
   for (std::size_t i = 0; boots && i < each.widths.size(); ++i)
