@@ -13,7 +13,7 @@
 #include <millrace/runtime/executor/run_state.h>
 #include <millrace/runtime/loops/concurrent_loops.h>
 #include <millrace/runtime/loops/loop_backend.h>
-#include <millrace/runtime/loops/loop_values.h>
+#include <millrace/runtime/loops/operand_binding.h>
 
 namespace millrace {
 

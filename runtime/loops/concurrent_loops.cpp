@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/loops/loop_values.h>
+#include <millrace/runtime/loops/operand_binding.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/trace/tracer.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <millrace/runtime/loops/loop_values.h>
+#include <millrace/runtime/loops/operand_binding.h>
 
 #include <map>
 #include <memory>
