@@ -2,6 +2,8 @@
 #include <millrace/kernels/lstm_sequence.h>
 
 #include <algorithm>
+#include <deque>
+#include <mutex>
 #include <string>
 
 #include <millrace/kernels/cuda/lstm_sequence.h>
@@ -22,6 +24,30 @@ void check_here(const Place& place) {
 
 }  // namespace
 
+struct LstmSequencePlan::Schedules {
+  struct Known {
+    std::int64_t sequences;
+    int reserved;
+    bool registers;
+    LstmSchedule schedule;
+  };
+  static constexpr std::size_t most = 8;
+  std::mutex mutex;
+  std::deque<Known> known;  // the last one first
+};
+
+LstmSchedule LstmSequencePlan::schedule(std::int64_t sequences, int reserved, bool registers) const {
+  const std::lock_guard lock(schedules_->mutex);
+  std::deque<Schedules::Known>& known = schedules_->known;
+  for (const Schedules::Known& one : known)
+    if (one.sequences == sequences && one.reserved == reserved && one.registers == registers) return one.schedule;
+  LstmLimits limits = limits_;
+  limits.registers = limits.registers && registers;
+  known.push_front({sequences, reserved, registers, schedule_lstm(desc_, sequences, limits.without(reserved))});
+  if (known.size() > Schedules::most) known.pop_back();
+  return known.front().schedule;
+}
+
 LstmLimits lstm_limits(const Place& place, DType dtype) {
   check_here(place);
   return cuda::lstm_limits(std::get<CudaPlace>(place).index, dtype);
@@ -36,6 +62,7 @@ LstmSequencePlan make_lstm_sequence(const LstmDesc& desc, const Place& place, bo
   plan.place_ = place;
   plan.limits_ = lstm_limits(place, desc.dtype);
   plan.limits_.tf32 = tf32 && desc.dtype == DType::f32;
+  plan.schedules_ = std::make_shared<LstmSequencePlan::Schedules>();
   return plan;
 }
 
@@ -182,7 +209,7 @@ void run(const LstmSequencePlan& plan, const PackedLstmSequence& weights, const 
   const int reserved = reserved_multiprocessors(std::get<CudaPlace>(plan.place()).index);
   LstmLimits limits = plan.limits();
   limits.registers = limits.registers && rows.projection.dtype() == DType::f32;
-  const LstmSchedule chosen = schedule != nullptr ? *schedule : schedule_lstm(plan.desc(), sequences, limits.without(reserved));
+  const LstmSchedule chosen = schedule != nullptr ? *schedule : plan.schedule(sequences, reserved, limits.registers);
   check_schedule(chosen, plan.desc(), limits, sequences);
   if (rows.phases) check_phases(plan.desc(), rows);
   const std::int64_t at_once = rows.steps_a_launch > 0 ? rows.steps_a_launch : steps;

@@ -64,12 +64,17 @@ class LstmSequencePlan {
   const LstmDesc& desc() const noexcept { return desc_; }
   const Place& place() const noexcept { return place_; }
   const LstmLimits& limits() const noexcept { return limits_; }
+  /// The schedule of so many sequences within `limits()`, less multiprocessors that are reserved, with weights in registers or not. The last few are
+  /// remembered: to choose one costs as much host time as three launches. Thread-safe.
+  LstmSchedule schedule(std::int64_t sequences, int reserved = 0, bool registers = true) const;
 
  private:
   friend LstmSequencePlan make_lstm_sequence(const LstmDesc& desc, const Place& place, bool tf32);
+  struct Schedules;
   LstmDesc desc_;
   Place place_;
   LstmLimits limits_;
+  std::shared_ptr<Schedules> schedules_;
 };
 /// `desc.input` is of no interest: x·W is made before. `tf32`: what `uses_tf32` says of the device that it is for; with
 /// another, `pack` and `run` fail with ArgumentError. ArgumentError, DTypeError; PlaceError for a place without the kernel.

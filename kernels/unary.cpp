@@ -14,43 +14,12 @@
 namespace millrace {
 
 std::string_view name_of(Unary kind) {
-  static constexpr std::array<std::string_view, 37> names{"identity",
-                                                          "neg",
-                                                          "abs",
-                                                          "sign",
-                                                          "square",
-                                                          "sqrt",
-                                                          "reciprocal",
-                                                          "exp",
-                                                          "log",
-                                                          "erf",
-                                                          "sin",
-                                                          "cos",
-                                                          "floor",
-                                                          "ceil",
-                                                          "round",
-                                                          "logical_not",
-                                                          "is_nan",
-                                                          "is_inf",
-                                                          "tanh",
-                                                          "sigmoid",
-                                                          "relu",
-                                                          "leaky_relu",
-                                                          "thresholded_relu",
-                                                          "elu",
-                                                          "selu",
-                                                          "celu",
-                                                          "gelu",
-                                                          "gelu_tanh",
-                                                          "hard_sigmoid",
-                                                          "hard_swish",
-                                                          "mish",
-                                                          "softplus",
-                                                          "softsign",
-                                                          "affine",
-                                                          "scaled_tanh",
-                                                          "swish",
-                                                          "clip"};
+  static constexpr std::array<std::string_view, 38> names{
+      "identity",    "neg",      "abs",    "sign",        "square",    "sqrt",         "reciprocal", "exp",
+      "log",         "erf",      "sin",    "cos",         "atan",      "floor",        "ceil",       "round",
+      "logical_not", "is_nan",   "is_inf", "tanh",        "sigmoid",   "relu",         "leaky_relu", "thresholded_relu",
+      "elu",         "selu",     "celu",   "gelu",        "gelu_tanh", "hard_sigmoid", "hard_swish", "mish",
+      "softplus",    "softsign", "affine", "scaled_tanh", "swish",     "clip"};
   static_assert(names.size() == static_cast<std::size_t>(Unary::clip) + 1);
   return names[static_cast<std::size_t>(kind)];
 }

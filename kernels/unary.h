@@ -24,6 +24,7 @@ enum class Unary : std::uint8_t {
   erf,
   sin,
   cos,
+  atan,
   floor,
   ceil,
   round,

@@ -61,6 +61,14 @@ HWY_INLINE V Cos(D d, V x) {
     return EachLane(d, x, [](double v) { return std::cos(v); });
 }
 
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Atan(D d, V x) {
+  if constexpr (std::is_same_v<hn::TFromD<D>, float>)
+    return AtanF32(d, x);
+  else
+    return EachLane(d, x, [](double v) { return std::atan(v); });
+}
+
 #define MILLRACE_VECTOR(expression)                  \
   return FunctionOf<T>([](auto d, auto v) HWY_ATTR { \
     (void)d;                                         \
@@ -89,8 +97,9 @@ UnaryFunction<T> UnaryOf(Unary kind) {
     case Unary::log: MILLRACE_VECTOR(Log(d, v));
     case Unary::erf: MILLRACE_VECTOR(Erf(d, v));
     case Unary::sin: MILLRACE_VECTOR(Sin(d, v));
-    case Unary::cos:
-      MILLRACE_VECTOR(Cos(d, v));
+    case Unary::cos: MILLRACE_VECTOR(Cos(d, v));
+    case Unary::atan:
+      MILLRACE_VECTOR(Atan(d, v));
       MILLRACE_ACTIVATION(leaky_relu);
       MILLRACE_ACTIVATION(thresholded_relu);
       MILLRACE_ACTIVATION(elu);

@@ -62,6 +62,7 @@ std::string unary_text(const RowOp& op) {
     case Unary::erf: return "erf_of({0})";
     case Unary::sin: return "sin_of({0})";
     case Unary::cos: return "cos_of({0})";
+    case Unary::atan: return "atan_of({0})";
     case Unary::floor: return "floor_of({0})";
     case Unary::ceil: return "ceil_of({0})";
     case Unary::round: return "rounded({0})";

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/builder/static_rnn.h>
 
+#include <millrace/kernels/fill.h>
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/tensor/device.h>
 
 namespace millrace::build {
 
@@ -43,7 +45,8 @@ Var StaticRNN::boot_rows(DType dtype, const std::vector<std::int64_t>& row_shape
   const Var count = sequences_.defined() ? sequences_ : sequences();
   const Var extents =
       row_shape.empty() ? count : concat({count, constant(Tensor::from(row_shape, DDim{static_cast<std::int64_t>(row_shape.size())}))}, 0);
-  const Var filled = cast(call1("constant_of_shape", {extents}, {{"value", Tensor::scalar(value)}}), dtype);
+  CpuDevice host;
+  const Var filled = call1("constant_of_shape", {extents}, {{"value", full(DDim{}, value, dtype, host.stream(0))}});
   // Known extents of the row stay, for later inference.
   std::vector<std::int64_t> shape{0};
   shape.insert(shape.end(), row_shape.begin(), row_shape.end());

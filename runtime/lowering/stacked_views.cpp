@@ -149,8 +149,7 @@ bool StackedViews::shows_slots(const StackedView& view, int axis) {
 }
 
 bool StackedViews::reads_extents(const Program& program, const Op& op, std::size_t input) {
-  const std::vector<std::size_t>& of = program.registry().at(op.type).traits.extents_of;
-  return std::find(of.begin(), of.end(), input) != of.end();
+  return program.registry().at(op.type).traits.reads_extents(input);
 }
 
 std::set<VarId> StackedViews::behind(const Program& program, const LoopGroup& group) const {

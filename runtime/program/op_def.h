@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
@@ -97,6 +98,7 @@ struct OpTraits {
   bool forwards = false;
   /// Inputs of which the kernel reads the extents alone.
   std::vector<std::size_t> extents_of = {};
+  bool reads_extents(std::size_t input) const { return std::find(extents_of.begin(), extents_of.end(), input) != extents_of.end(); }
 };
 
 /// The definition of one kind of op. Registered from inside or outside the tree.

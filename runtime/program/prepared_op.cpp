@@ -41,9 +41,10 @@ bool OpPreparer::demote(const Op& op) {
   if (op.type == "while") return demote_carried(op);
   static const std::set<std::string> known_on_host{"tensor_array_size", "list_length", "optional_has", "break_if", "constant"};
   if (known_on_host.contains(op.type)) return false;
-  const bool computed = program_.registry().at(op.type).prepare != nullptr;
-  const bool steered = computed && std::all_of(op.inputs.begin(), op.inputs.end(),
-                                               [&](VarId in) { return in == no_var || on_host_[static_cast<std::size_t>(in)]; });
+  const OpDef& def = program_.registry().at(op.type);
+  bool steered = def.prepare != nullptr;
+  for (std::size_t i = 0; steered && i < op.inputs.size(); ++i)
+    steered = op.inputs[i] == no_var || on_host_[static_cast<std::size_t>(op.inputs[i])] || def.traits.reads_extents(i);
   return !steered && take(op.outputs);
 }
 

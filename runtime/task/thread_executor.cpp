@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/task/thread_executor.h>
 
+#include <algorithm>
+
+#include <millrace/tensor/awaited_soon.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace {
+namespace {
+
+constexpr std::chrono::microseconds most_spinning{100};
+
+}  // namespace
 
 ThreadExecutor::ThreadExecutor(std::size_t threads) : alone_(threads == 1) {
   if (threads == 0) throw ArgumentError("ThreadExecutor: expected at least 1 thread, found 0");
@@ -15,6 +23,7 @@ ThreadExecutor::~ThreadExecutor() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
+    posted_.store(true, std::memory_order_release);
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
@@ -27,7 +36,9 @@ void ThreadExecutor::post(Runnable& runnable) noexcept {
   {
     std::lock_guard lock(mutex_);
     ready_.push(runnable);
-    wake = sleepers_ != 0;
+    wake = sleepers_ != 0 && !spinning_;
+    spinning_ = false;  // it takes one
+    posted_.store(true, std::memory_order_release);
     // Posted work may be the last, and the executor gone once the lock is: only its own threads, which it joins, may touch it then.
     if (wake && !mine) changed_.notify_one();
   }
@@ -44,6 +55,7 @@ void ThreadExecutor::add_timer(Timer& timer, TimePoint when) noexcept {
     std::lock_guard lock(mutex_);
     wake = sleepers_ != 0 && (timers_.empty() || when < timers_.next());
     timers_.add(timer, when);
+    posted_.store(true, std::memory_order_release);
   }
   // All of them: one that is woken may run a task first, and the others would sleep past the new time.
   if (wake) changed_.notify_all();
@@ -96,9 +108,30 @@ void ThreadExecutor::fire_due(std::unique_lock<std::mutex>& lock) {
   }
 }
 
+/// Waits awake while a device is about to complete something, but not for long. False: in vain.
+bool ThreadExecutor::spin(std::unique_lock<std::mutex>& lock) {
+  if (spinning_ || !AwaitedSoon::any()) return false;
+  auto until = std::chrono::steady_clock::now() + most_spinning;
+  if (!timers_.empty()) until = std::min(until, start_ + timers_.next());
+  spinning_ = true;
+  posted_.store(false, std::memory_order_relaxed);
+  lock.unlock();
+  bool posted = false;
+  while (!posted && AwaitedSoon::any() && std::chrono::steady_clock::now() < until) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+    posted = posted_.load(std::memory_order_acquire);
+  }
+  lock.lock();
+  spinning_ = false;
+  return posted_.load(std::memory_order_relaxed);
+}
+
 // False when the executor is stopping.
 bool ThreadExecutor::wait_for_something(std::unique_lock<std::mutex>& lock) {
   if (stopping_) return false;
+  if (spin(lock)) return true;
   ++sleepers_;
   if (timers_.empty()) {
     changed_.wait(lock);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -14,7 +15,7 @@
 namespace millrace {
 
 /// Threads that share one queue, first in, first out as seen by each poster, and sleep when it is empty: no CPU is used
-/// while nothing is ready. Destroying it runs what is queued, then joins; every run on it must have ended before, since
+/// while nothing is ready, but that one of them spins while a device is about to complete what is awaited (tensor/awaited_soon.h). Destroying it runs what is queued, then joins; every run on it must have ended before, since
 /// what still waits would never go on. Thread safety: every member, from any thread.
 class ThreadExecutor final : public Executor {
  public:
@@ -36,6 +37,7 @@ class ThreadExecutor final : public Executor {
   void work_alone();
   void fire_due(std::unique_lock<std::mutex>& lock);
   bool wait_for_something(std::unique_lock<std::mutex>& lock);
+  bool spin(std::unique_lock<std::mutex>& lock);
 
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   const bool alone_;     // there is one thread
@@ -45,6 +47,8 @@ class ThreadExecutor final : public Executor {
   RunnableQueue ready_;
   TimerQueue timers_;
   std::size_t sleepers_ = 0;
+  bool spinning_ = false;            // a thread that takes what is posted next
+  std::atomic<bool> posted_{false};  // work or a timer, since it spins
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

@@ -138,7 +138,7 @@ cudaError_t StreamState::record(Mark& made, bool word) {
   made.value = handed();
   cudaError_t code = cudaSuccess;
   if (spare_.empty()) {
-    code = cudaEventCreateWithFlags(&made.event, cudaEventDisableTiming | cudaEventBlockingSync);
+    code = cudaEventCreateWithFlags(&made.event, cudaEventDisableTiming);
   } else {
     made.event = spare_.back();
     spare_.pop_back();
@@ -193,7 +193,7 @@ void StreamState::prune() {
 
 bool StreamState::in_flight() const {
   const std::lock_guard lock(mutex_);
-  return !marks_.empty() || doom_ != nullptr;
+  return !marks_.empty() || doom_ != nullptr || !watched_.empty();
 }
 
 bool StreamState::order(std::uint64_t value, cudaStream_t other, int other_device) {
@@ -282,11 +282,6 @@ void StreamState::watch(std::shared_ptr<CudaWatermark> watermark) {
   waiters_.notify();
 }
 
-bool StreamState::watching() const {
-  const std::lock_guard lock(mutex_);
-  return !watched_.empty();
-}
-
 bool StreamState::look_at_watermarks() {
   std::vector<std::shared_ptr<CudaWatermark>> watched;
   {
@@ -307,6 +302,7 @@ bool StreamState::look_at_watermarks() {
   return progress;
 }
 
+/// Looks whether the stream has failed, or its kernels have ended, without which a watermark would be waited for in vain.
 void StreamState::check_watched() {
   std::vector<std::pair<std::shared_ptr<CudaWatermark>, std::uint64_t>> due;  // before the stream is asked: what is started later is not
   {
@@ -428,11 +424,6 @@ void StreamState::renew() {
   timeline_ = std::move(fresh);
 }
 
-StreamState::Mark StreamState::oldest_mark() const {
-  const std::lock_guard lock(mutex_);
-  return marks_.empty() ? Mark{} : marks_.front();
-}
-
 bool StreamState::look() {
   const bool progress = look_at_watermarks();
   std::uint64_t seen = std::atomic_ref(*progress_).load(std::memory_order_acquire);
@@ -446,14 +437,26 @@ bool StreamState::look() {
   return true;
 }
 
-void StreamState::woke(std::uint64_t value, cudaError_t code) {
-  if (code == cudaSuccess) return reach(value);
+bool StreamState::ask_device() {
+  Mark oldest;
   {
     const std::lock_guard lock(mutex_);
-    for (const Mark& one : marks_) spare_.push_back(one.event);
-    marks_.clear();
+    if (!marks_.empty()) oldest = marks_.front();
   }
-  fail(lost(code, "cudaEventSynchronize"));
+  // The event may be recorded anew meanwhile, for a later mark: then this one is reached all the more.
+  const cudaError_t code = oldest.event == nullptr ? cudaErrorNotReady : queried(oldest.event);
+  if (code == cudaSuccess) {
+    reach(oldest.value);
+  } else if (code != cudaErrorNotReady) {
+    {
+      const std::lock_guard lock(mutex_);
+      for (const Mark& one : marks_) spare_.push_back(one.event);
+      marks_.clear();
+    }
+    fail(lost(code, "cudaEventQuery"));
+  }
+  check_watched();
+  return code != cudaErrorNotReady;
 }
 
 /// The device got as far as `value`.
@@ -475,10 +478,10 @@ void StreamState::reach(std::uint64_t value) noexcept {
     }
   }
   if (doom) return fail(doom, timeline);  // before what was enqueued behind the failure seems done
-  // A word that the device wrote says that it got there, and after a failure it writes none; a status that is neither tells of one since.
-  const cudaError_t code = queried(queue_.stream);
   if (faulted() || in_trouble(value, true)) return;
   timeline->advance(value);
+  // A word that the device wrote says that it got there, and after a failure it writes none; a status that is neither tells of one since.
+  const cudaError_t code = queried(queue_.stream);
   if (code != cudaSuccess && code != cudaErrorNotReady) fail(lost(code, "cudaStreamQuery"), timeline);
 }
 

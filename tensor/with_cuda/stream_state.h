@@ -100,16 +100,10 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   };
   /// Whether there is anything to look for.
   bool in_flight() const;
-  /// Whether a word is to be looked at, behind which no event stands.
-  bool watching() const;
-  /// Looks whether the stream has failed, or its kernels have ended, without which a watermark would be waited for in vain.
-  void check_watched();
-  /// The oldest mark that is not yet seen; its event is null when there is none.
-  Mark oldest_mark() const;
   /// Reads the device's word and what it says of faults; completes what is reached. True when there was progress.
   bool look();
-  /// The event of the mark with that value was waited for, with this status.
-  void woke(std::uint64_t value, cudaError_t code);
+  /// Asks CUDA, which knows of failures and of kernels that ended before their watermark, too. True when there was progress.
+  bool ask_device();
 
   /// Waits until the device is done with the stream and completes its timeline; the waiter must have left it alone.
   void close() noexcept;
@@ -135,6 +129,7 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   void fail(std::exception_ptr error, const std::shared_ptr<StreamTimeline>& timeline) noexcept;
   void reach(std::uint64_t value) noexcept;
   bool look_at_watermarks();
+  void check_watched();
   bool faulted() noexcept;
   bool in_trouble(std::uint64_t value, bool reached);
   std::exception_ptr lost(cudaError_t code, const char* call) const;

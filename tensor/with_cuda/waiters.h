@@ -5,17 +5,19 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
+
+#include <millrace/tensor/awaited_soon.h>
 
 namespace millrace::cuda {
 
 class StreamState;
 
-/// Notices what a device's streams complete. One thread spins over the words of all streams, for at most 50 µs without progress; then it
-/// blocks on the event of one of them, and if others are still in flight, another thread takes its place, so that no stream's completion
-/// hides behind another's. A watermark has no event to block on: while a waiter waits for one that does not move, a thread polls it with growing pauses.
-/// There are never more threads than streams and one, mostly one, and all sleep while nothing is in flight.
+/// Notices what a device's streams complete. One thread looks at all of them: it spins for at most 50 µs without progress, then naps between two
+/// looks, each time for a hundredth of the time since something moved, from 20 µs to 1 ms. So a wait grows by a hundredth or by 20 µs, and the thread
+/// takes a few percent of a core. It sleeps while nothing is in flight.
 class Waiters {
  public:
   explicit Waiters(int device) : device_(device) {}
@@ -27,30 +29,26 @@ class Waiters {
   void watch(std::shared_ptr<StreamState> stream);
   /// A stream has a new mark.
   void notify();
-  /// Ends the threads; those that block wait for their events first.
+  /// Ends the thread.
   void stop() noexcept;
 
  private:
-  struct Watched {
-    std::shared_ptr<StreamState> stream;
-    bool taken = false;  // a thread blocks on its event
-  };
+  using Clock = std::chrono::steady_clock;
 
   void run();
-  bool spin(std::unique_lock<std::mutex>& lock);
-  Watched* waiting();
-  bool watching();
-  void doze(std::unique_lock<std::mutex>& lock);
+  bool in_flight() const;
+  bool look_for_a_while();
+  bool ask();
 
-  int device_;
+  const int device_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<Watched> streams_;
-  std::vector<std::thread> threads_;
-  std::size_t asleep_ = 0;
-  bool spinning_ = false;
+  std::vector<std::shared_ptr<StreamState>> streams_;
+  std::thread thread_;
+  std::optional<AwaitedSoon> soon_;  // while it spins, or is about to
+  bool sleeping_ = false;
+  bool notified_ = false;
   bool stopped_ = false;
-  std::chrono::microseconds doze_{50};
 };
 
 }  // namespace millrace::cuda

@@ -46,16 +46,17 @@ std::vector<float> all_magnitudes() {
 
 }  // namespace
 
-TEST_CASE("log, sin and cos of f32 stay within their stated error, with every instruction set") {
+TEST_CASE("log, sin, cos and atan of f32 stay within their stated error, with every instruction set") {
   const std::vector<float> points = all_magnitudes();
   each_instruction_set([&](const std::string&) {
     CHECK(worst(Unary::log, points, [](long double x) { return std::log(x); }) <= 1);
     CHECK(worst(Unary::sin, points, [](long double x) { return std::sin(x); }) <= 1);
     CHECK(worst(Unary::cos, points, [](long double x) { return std::cos(x); }) <= 1);
+    CHECK(worst(Unary::atan, points, [](long double x) { return std::atan(x); }) <= 1.6);
   });
 }
 
-TEST_CASE("log, sin and cos of f32 take their limits, keep NaN and the sign of zero") {
+TEST_CASE("log, sin, cos and atan of f32 take their limits, keep NaN and the sign of zero") {
   CpuDevice device;
   const Tensor x = Tensor::from<float>({infinity, -infinity, std::nanf(""), 0.0f, -0.0f, -1.0f, 1.0f, -1e-45f});
   each_instruction_set([&](const std::string&) {
@@ -68,6 +69,9 @@ TEST_CASE("log, sin and cos of f32 take their limits, keep NaN and the sign of z
     CHECK(s[7] == -1e-45f);
     const std::vector<float> c = cos(x, device.stream(0)).to_vector<float>();
     CHECK((std::isnan(c[0]) && std::isnan(c[1]) && std::isnan(c[2]) && c[3] == 1 && c[4] == 1));
+    const std::vector<float> a = atan(x, device.stream(0)).to_vector<float>();
+    CHECK((a[0] == 1.57079637f && a[1] == -1.57079637f && std::isnan(a[2]) && a[3] == 0 && !std::signbit(a[3]) && a[4] == 0));
+    CHECK((std::signbit(a[4]) && a[5] == -0.785398185f && a[6] == 0.785398185f && a[7] == -1e-45f));
   });
 }
 

@@ -133,6 +133,7 @@ Function function(Unary kind, const UnaryParams& params) {
     case Unary::erf: return [](double x) { return std::erf(x); };
     case Unary::sin: return [](double x) { return std::sin(x); };
     case Unary::cos: return [](double x) { return std::cos(x); };
+    case Unary::atan: return [](double x) { return std::atan(x); };
     case Unary::floor: return [](double x) { return std::floor(x); };
     case Unary::ceil: return [](double x) { return std::ceil(x); };
     case Unary::round: return [](double x) { return std::nearbyint(x); };

@@ -65,12 +65,20 @@ class Cases {
 
   void unary() {
     const auto [a, b, c] = extents();
-    for (const char* name : {"neg",        "abs",     "sign",     "exp",      "erf",
-                             "floor",      "ceil",    "round",    "sin",      "cos",
-                             "is_nan",     "is_inf",  "sigmoid",  "tanh",     "relu",
-                             "leaky_relu", "elu",     "selu",     "celu",     "hard_sigmoid",
-                             "hard_swish", "mish",    "softplus", "softsign", "thresholded_relu",
-                             "gelu",       "identity"})
+    for (const char* name : {"neg",          "abs",
+                             "sign",         "exp",
+                             "erf",          "floor",
+                             "ceil",         "round",
+                             "sin",          "cos",
+                             "atan",         "is_nan",
+                             "is_inf",       "sigmoid",
+                             "tanh",         "relu",
+                             "leaky_relu",   "elu",
+                             "selu",         "celu",
+                             "hard_sigmoid", "hard_swish",
+                             "mish",         "softplus",
+                             "softsign",     "thresholded_relu",
+                             "gelu",         "identity"})
       add(name, {fed({a, b, c})});
     for (const char* name : {"affine", "scaled_tanh"}) add(name, {fed({a, b})}, {{"alpha", 0.5}, {"beta", 0.25}});
     for (const char* name : {"sqrt", "reciprocal", "log"}) add(name, {fed({a, b}, Fill::positive)});

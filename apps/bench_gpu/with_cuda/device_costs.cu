@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <bench_gpu/device_costs.h>
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -44,6 +45,29 @@ __global__ void told_host(unsigned long long* word, unsigned rounds, bool adds) 
       asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(std::uint64_t{round}) : "memory");
   }
 }
+
+__device__ std::int64_t device_clock() {
+  std::int64_t time = 0;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+  return time;
+}
+
+/// A kernel that goes on for as long again after it has raised the word; it notes when it raised it, and when it ended.
+__global__ void raise_word(std::int64_t nanoseconds, unsigned long long* word, std::int64_t* stamps) {
+  const std::int64_t begin = device_clock();
+  while (device_clock() - begin < nanoseconds) {
+  }
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(std::uint64_t{1}) : "memory");
+  stamps[0] = device_clock();
+  while (device_clock() - begin < 2 * nanoseconds) {
+  }
+  stamps[1] = device_clock();
+}
+__global__ void await_word(const unsigned long long* word) {
+  unsigned long long seen = 0;
+  while (seen == 0) asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(word) : "memory");
+}
+__global__ void note_time(std::int64_t* stamp) { *stamp = device_clock(); }
 
 class Stream {
  public:
@@ -120,6 +144,54 @@ std::optional<double> cluster_barrier(int device) {
     return std::nullopt;
   }
   return stream.seconds_of(rounds, [&] { check(cudaLaunchKernelEx(&config, cluster_rounds, rounds), "cudaLaunchKernelEx", device); });
+}
+
+/// What releases a stream that goes on behind the work of another one.
+enum class Release : std::uint8_t { value, kernel, event };
+
+DriverCost release_of_stream(int device, Release by) {
+  constexpr std::int64_t raised_after = 200'000;
+  const Stream first(device), second(device);
+  void* word = nullptr;
+  void* there = nullptr;
+  std::int64_t* stamps = nullptr;
+  cudaEvent_t event = nullptr;
+  check(cudaHostAlloc(&word, sizeof(std::uint64_t), cudaHostAllocMapped), "cudaHostAlloc", device);
+  check(cudaHostGetDevicePointer(&there, word, 0), "cudaHostGetDevicePointer", device);
+  check(cudaMalloc(&stamps, 3 * sizeof(std::int64_t)), "cudaMalloc", device);
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags", device);
+  auto* const raised = static_cast<unsigned long long*>(there);
+  CUresult (*wait)(CUstream, CUdeviceptr, cuuint64_t, unsigned) = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  check(cudaGetDriverEntryPointByVersion("cuStreamWaitValue64", reinterpret_cast<void**>(&wait), 12000, cudaEnableDefault, &found),
+        "cudaGetDriverEntryPointByVersion", device);
+  std::vector<double> all;
+  for (int i = 0; i < 30; ++i) {
+    *static_cast<volatile std::uint64_t*>(word) = 0;
+    raise_word<<<1, 1, 0, first>>>(raised_after, raised, stamps);
+    if (by == Release::value) {
+      check(static_cast<cudaError_t>(wait(second, reinterpret_cast<CUdeviceptr>(there), 1, 0)), "cuStreamWaitValue64", device);
+    } else if (by == Release::kernel) {
+      await_word<<<1, 1, 0, second>>>(raised);
+    } else {
+      check(cudaEventRecord(event, first), "cudaEventRecord", device);
+      check(cudaStreamWaitEvent(second, event, 0), "cudaStreamWaitEvent", device);
+    }
+    note_time<<<1, 1, 0, second>>>(stamps + 2);
+    check(cudaGetLastError(), "a kernel's launch", device);
+    first.wait();
+    second.wait();
+    std::int64_t at[3] = {};
+    check(cudaMemcpy(at, stamps, sizeof at, cudaMemcpyDeviceToHost), "cudaMemcpy", device);
+    all.push_back(1e-9 * static_cast<double>(at[2] - at[by == Release::event ? 1 : 0]));
+  }
+  static_cast<void>(cudaEventDestroy(event));
+  static_cast<void>(cudaFree(stamps));
+  static_cast<void>(cudaFreeHost(word));
+  const char* const what = by == Release::value    ? "a stream goes on behind a word of the host (cuStreamWaitValue64)"
+                           : by == Release::kernel ? "the same by a kernel of one thread that looks at the word"
+                                                   : "a stream goes on behind another's kernel, by an event";
+  return {what, median(std::move(all)), "from the store, or the kernel's end, to the next kernel's begin, by the device's clock"};
 }
 
 DriverCost launches(int device) {
@@ -203,8 +275,16 @@ std::optional<double> measure_barrier(GpuMachine& machine, Barrier kind) {
 std::vector<DriverCost> measure_driver_costs(GpuMachine& machine) {
   const cuda::OnDevice here(machine.index());
   const int device = machine.index();
-  return {launches(device),   round_trip(device), events(device), telling_host(device, true), telling_host(device, false),
-          graphs(device, 32), graphs(device, 512)};
+  return {launches(device),
+          round_trip(device),
+          events(device),
+          telling_host(device, true),
+          telling_host(device, false),
+          release_of_stream(device, Release::value),
+          release_of_stream(device, Release::kernel),
+          release_of_stream(device, Release::event),
+          graphs(device, 32),
+          graphs(device, 512)};
 }
 
 }  // namespace millrace::bench

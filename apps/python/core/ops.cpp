@@ -156,6 +156,7 @@ void bind_elementwise(nb::module_& m, Operations& operations) {
   operations.unary("sign", "-1, 0 or 1.");
   operations.unary("sin", "The sine of each element, in radians.");
   operations.unary("cos", "The cosine of each element, in radians.");
+  operations.unary("atan", "The angle between -pi/2 and pi/2 whose tangent is each element, in radians.");
   operations.unary("reciprocal", "1 / x");
   constexpr const char* bounds = "min: VarLike | None = None, max: VarLike | None = None";
   constexpr const char* clip_doc = "min where x is less, max where it is greater; None: no bound.";

@@ -35,6 +35,8 @@ MILLRACE_HD inline float sin_of(float x) { return ::sinf(x); }
 MILLRACE_HD inline double sin_of(double x) { return ::sin(x); }
 MILLRACE_HD inline float cos_of(float x) { return ::cosf(x); }
 MILLRACE_HD inline double cos_of(double x) { return ::cos(x); }
+MILLRACE_HD inline float atan_of(float x) { return ::atanf(x); }
+MILLRACE_HD inline double atan_of(double x) { return ::atan(x); }
 
 /// a / b by an approximation `r` of 1 / b of one unit in the last place: two steps of Newton's method, the last remainder exact.
 MILLRACE_HD inline float refined_quotient(float a, float b, float r) {

@@ -24,6 +24,7 @@ MILLRACE_HD T apply(Unary kind, T alpha, T beta, T x) {
     case Unary::erf: return std::erf(x);
     case Unary::sin: return std::sin(x);
     case Unary::cos: return std::cos(x);
+    case Unary::atan: return std::atan(x);
     case Unary::floor: return std::floor(x);
     case Unary::ceil: return std::ceil(x);
     case Unary::round: return rounded(x);

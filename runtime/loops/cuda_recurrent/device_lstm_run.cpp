@@ -91,7 +91,7 @@ DeviceLstm::PassingRun::PassingRun(const DeviceLstm& of, LoopOperands given, Str
 std::int64_t DeviceLstm::PassingRun::stride() const {
   const LstmSequencePlan& plan = *loop_.plan_;
   const LstmDesc& desc = plan.desc();
-  const double step = std::max(1.0, schedule_lstm(desc, rows_.counts[0], plan.limits()).step_ns);
+  const double step = std::max(1.0, plan.schedule(rows_.counts[0]).step_ns);
   const auto fetched = static_cast<double>(desc.hidden) * 4 * static_cast<double>(desc.hidden) * static_cast<double>(size_of(desc.dtype));
   const double cost = pass_ns + fetched / bytes_a_ns;
   const double best = std::ceil(std::sqrt(static_cast<double>(iterations()) * cost / step));

@@ -12,14 +12,23 @@ namespace millrace::ops {
 namespace {
 
 constexpr UnaryName unaries[] = {
-    {"neg", Unary::neg},       {"abs", Unary::abs},
-    {"sqrt", Unary::sqrt},     {"reciprocal", Unary::reciprocal},
-    {"log", Unary::log},       {"exp", Unary::exp},
-    {"erf", Unary::erf},       {"floor", Unary::floor},
-    {"ceil", Unary::ceil},     {"round", Unary::round},
-    {"sign", Unary::sign},     {"sin", Unary::sin},
-    {"cos", Unary::cos},       {"logical_not", Unary::logical_not},
-    {"is_nan", Unary::is_nan}, {"is_inf", Unary::is_inf},
+    {"neg", Unary::neg},
+    {"abs", Unary::abs},
+    {"sqrt", Unary::sqrt},
+    {"reciprocal", Unary::reciprocal},
+    {"log", Unary::log},
+    {"exp", Unary::exp},
+    {"erf", Unary::erf},
+    {"floor", Unary::floor},
+    {"ceil", Unary::ceil},
+    {"round", Unary::round},
+    {"sign", Unary::sign},
+    {"sin", Unary::sin},
+    {"cos", Unary::cos},
+    {"atan", Unary::atan},
+    {"logical_not", Unary::logical_not},
+    {"is_nan", Unary::is_nan},
+    {"is_inf", Unary::is_inf},
 };
 
 constexpr UnaryName activations[] = {

@@ -161,6 +161,7 @@ void add_unary_rules(OpRegistry& registry) {
   rule("erf", [](C c, G g, P) { return g * (call("exp", {-square(value(c, 0))}) * (2 / std::sqrt(std::numbers::pi))); });
   rule("sin", [](C c, G g, P) { return g * call("cos", {value(c, 0)}); });
   rule("cos", [](C c, G g, P) { return -(g * call("sin", {value(c, 0)})); });
+  rule("atan", [](C c, G g, P) { return g / (square(value(c, 0)) + 1.0); });
   rule("sigmoid", [](C c, G g, P) {
     const Term y = result(c);
     return g * (y * (1.0 - y));

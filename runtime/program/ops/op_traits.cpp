@@ -41,6 +41,7 @@ void add_traits(OpRegistry& registry) {
       {"reshape", {.view = true}},
       {"transpose", {.view = true}},
       {"shape", {.extents_of = {0}}},
+      {"size", {.extents_of = {0}}},
       {"step_mask", {.extents_of = {0}}},
       {"same_steps", {.extents_of = {1}}},
   };

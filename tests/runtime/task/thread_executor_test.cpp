@@ -11,6 +11,7 @@
 #include <millrace/runtime/task/scope.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/this_task.h>
+#include <millrace/tensor/awaited_soon.h>
 
 using namespace millrace;
 using namespace std::chrono_literals;
@@ -73,6 +74,24 @@ TEST_CASE("an executor without work uses no CPU, not even while a task waits for
   CHECK(cpu_seconds() - before < 0.02);
   running.cancel();
   CHECK_THROWS_AS(running.get(), CancelledError);
+}
+
+TEST_CASE("while a device is about to complete something, work and timers come as ever, and a thread spins for a moment alone") {
+  const AwaitedSoon soon;
+  for (const std::size_t threads : {1, 3}) {
+    ThreadExecutor executor(threads);
+    std::atomic<int> count = 0;
+    sync_wait(executor, many(&count));
+    CHECK(count == 5000);
+    CHECK(sync_wait(executor, nap(2ms)) >= 2ms);
+    auto running = start_run(executor, nap(10h));
+    std::this_thread::sleep_for(20ms);
+    const double before = cpu_seconds();
+    std::this_thread::sleep_for(300ms);
+    CHECK(cpu_seconds() - before < 0.02);
+    running.cancel();
+    CHECK_THROWS_AS(running.get(), CancelledError);
+  }
 }
 
 TEST_CASE("many tasks on two threads all run") {

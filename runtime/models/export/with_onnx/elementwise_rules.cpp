@@ -137,6 +137,7 @@ constexpr Rule rules[] = {
     {"sign", same, "Sign"},
     {"sin", same, "Sin"},
     {"cos", same, "Cos"},
+    {"atan", same, "Atan"},
     {"is_nan", same, "IsNaN"},
     {"is_inf", same, "IsInf"},
     {"sigmoid", activate},

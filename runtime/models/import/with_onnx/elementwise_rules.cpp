@@ -229,6 +229,7 @@ constexpr Rule rules[] = {
     {"Sign", same, "sign"},
     {"Sin", same, "sin"},
     {"Cos", same, "cos"},
+    {"Atan", same, "atan"},
     {"IsNaN", same, "is_nan"},
     {"IsInf", is_inf, "is_inf"},
     {"SwiGLU", swiglu},

@@ -181,6 +181,7 @@ class Extents {
                                             "erf",
                                             "sin",
                                             "cos",
+                                            "atan",
                                             "sigmoid",
                                             "tanh",
                                             "relu",

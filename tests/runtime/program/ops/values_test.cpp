@@ -84,6 +84,7 @@ TEST_CASE("unary ops compute what their names say") {
   CHECK(close(floats("log", {f32({1, 2})}), {0, std::log(2.0f)}));
   CHECK(close(floats("sin", {x}), {std::sin(-1.5f), std::sin(0.25f)}));
   CHECK(close(floats("cos", {x}), {std::cos(-1.5f), std::cos(0.25f)}));
+  CHECK(close(floats("atan", {x}), {std::atan(-1.5f), std::atan(0.25f)}));
   CHECK(close(floats("erf", {x}), {std::erf(-1.5f), std::erf(0.25f)}));
   CHECK(bools("is_nan", {f32({NAN, 1})}) == std::vector<bool>{true, false});
   CHECK(bools("is_inf", {f32({-INFINITY, 1})}) == std::vector<bool>{true, false});

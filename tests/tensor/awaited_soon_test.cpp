@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/tensor/awaited_soon.h>
+
+#include <doctest/doctest.h>
+
+#include <optional>
+
+using namespace millrace;
+
+TEST_CASE("something is awaited soon while one of those who say so exists") {
+  CHECK(!AwaitedSoon::any());
+  std::optional<AwaitedSoon> first(std::in_place), second(std::in_place);
+  CHECK(AwaitedSoon::any());
+  first.reset();
+  CHECK(AwaitedSoon::any());
+  second.reset();
+  CHECK(!AwaitedSoon::any());
+}
