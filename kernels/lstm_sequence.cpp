@@ -33,14 +33,19 @@ struct LstmSequencePlan::Schedules {
   };
   static constexpr std::size_t most = 8;
   std::mutex mutex;
-  std::deque<Known> known;  // the last one first
+  std::deque<Known> known;  // the last used first
 };
 
 LstmSchedule LstmSequencePlan::schedule(std::int64_t sequences, int reserved, bool registers) const {
   const std::lock_guard lock(schedules_->mutex);
   std::deque<Schedules::Known>& known = schedules_->known;
-  for (const Schedules::Known& one : known)
-    if (one.sequences == sequences && one.reserved == reserved && one.registers == registers) return one.schedule;
+  const auto found = std::find_if(known.begin(), known.end(), [&](const Schedules::Known& one) {
+    return one.sequences == sequences && one.reserved == reserved && one.registers == registers;
+  });
+  if (found != known.end()) {
+    std::rotate(known.begin(), found, found + 1);
+    return known.front().schedule;
+  }
   LstmLimits limits = limits_;
   limits.registers = limits.registers && registers;
   known.push_front({sequences, reserved, registers, schedule_lstm(desc_, sequences, limits.without(reserved))});

@@ -65,7 +65,7 @@ class LstmSequencePlan {
   const Place& place() const noexcept { return place_; }
   const LstmLimits& limits() const noexcept { return limits_; }
   /// The schedule of so many sequences within `limits()`, less multiprocessors that are reserved, with weights in registers or not. The last few are
-  /// remembered: to choose one costs as much host time as three launches. Thread-safe.
+  /// remembered: a choice costs as much host time as three launches. Of a plan that `make_lstm_sequence` made. Thread-safe.
   LstmSchedule schedule(std::int64_t sequences, int reserved = 0, bool registers = true) const;
 
  private:

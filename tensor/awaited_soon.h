@@ -5,8 +5,8 @@
 
 namespace millrace {
 
-/// While one exists, work of a device is expected to complete within some ten microseconds: a thread without work that may be resumed by it (such as a
-/// ThreadExecutor's) spins instead of sleeping, since waking it would take longer. Thread-safe.
+/// An object of this class says that work of a device is expected to complete within some ten microseconds. A thread without work that may be resumed by
+/// it (such as a ThreadExecutor's) spins instead of sleeping meanwhile, since waking it takes longer. Thread-safe.
 class AwaitedSoon {
  public:
   AwaitedSoon() noexcept { count_.fetch_add(1, std::memory_order_relaxed); }

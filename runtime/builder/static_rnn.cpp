@@ -45,8 +45,10 @@ Var StaticRNN::boot_rows(DType dtype, const std::vector<std::int64_t>& row_shape
   const Var count = sequences_.defined() ? sequences_ : sequences();
   const Var extents =
       row_shape.empty() ? count : concat({count, constant(Tensor::from(row_shape, DDim{static_cast<std::int64_t>(row_shape.size())}))}, 0);
+  // Old operator sets of ONNX fill no bf16.
+  const DType made = dtype == DType::bf16 ? DType::f32 : dtype;
   CpuDevice host;
-  const Var filled = call1("constant_of_shape", {extents}, {{"value", full(DDim{}, value, dtype, host.stream(0))}});
+  const Var filled = cast(call1("constant_of_shape", {extents}, {{"value", full(DDim{}, value, made, host.stream(0))}}), dtype);
   // Known extents of the row stay, for later inference.
   std::vector<std::int64_t> shape{0};
   shape.insert(shape.end(), row_shape.begin(), row_shape.end());

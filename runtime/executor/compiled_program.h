@@ -88,7 +88,7 @@ struct CompiledProgram {
   std::vector<std::optional<CompiledBlock>> joined;  ///< by block: with ops joined into groups, where the interpreter runs it (join_ops.h)
   static constexpr std::size_t unset = ~std::size_t{0};
   std::vector<std::size_t> index;                  ///< by var: its position in the scope of its block; `unset`: runs do not set it
-  std::vector<bool> on_host;                       ///< by var: a small integer that steers loops, whose value lies on the host
+  std::vector<bool> on_host;                       ///< by var: a small integer that is computed on the host (prepared_op.h)
   std::vector<Value> constants;                    ///< weights and literals, on the device, or on the host for small integers
   std::vector<std::unique_ptr<const Value>> held;  ///< by var: a constant as the program holds it, on the host; null: it is none
   std::vector<LoopGroup> loop_groups;

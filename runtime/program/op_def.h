@@ -96,7 +96,8 @@ struct OpTraits {
   bool view = false;
   /// Output 0 is input 0, element for element in the same extents; the LoD may differ.
   bool forwards = false;
-  /// Inputs of which the kernel reads the extents alone.
+  /// Inputs of which the kernel reads the extents alone. Their elements may lie on another place than the op's stream, and may not be there yet: an
+  /// output is no view of them.
   std::vector<std::size_t> extents_of = {};
   bool reads_extents(std::size_t input) const { return std::find(extents_of.begin(), extents_of.end(), input) != extents_of.end(); }
 };

@@ -85,9 +85,9 @@ PreparedOp OpPreparer::prepare(const Op& op, Chains& chains) {
                  std::all_of(op.outputs.begin(), op.outputs.end(), [&](VarId id) { return on_host_[static_cast<std::size_t>(id)]; });
   if (standard_ops()->find(op.type) == nullptr)
     for (const VarId output : op.outputs) made.checked_outputs.push_back(program_.var(output).type);
-  if (made.def->prepare) made.kernel = made.def->prepare(PrepareContext(program_, op, device_.get()));
+  if (made.def->prepare) made.kernel = made.def->prepare(PrepareContext(program_, op, made.on_host ? nullptr : device_.get()));
   made.copies_inputs = !made.on_host && !device_->place().is_cpu();
-  made.stream = choose_stream(op, chains);
+  if (!made.on_host) made.stream = choose_stream(op, chains);
   return made;
 }
 

@@ -2,6 +2,7 @@
 #include <millrace/runtime/task/thread_executor.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <millrace/tensor/awaited_soon.h>
 #include <millrace/tensor/error.h>
@@ -23,7 +24,7 @@ ThreadExecutor::~ThreadExecutor() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
-    posted_.store(true, std::memory_order_release);
+    tell_spinner();
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
@@ -36,9 +37,7 @@ void ThreadExecutor::post(Runnable& runnable) noexcept {
   {
     std::lock_guard lock(mutex_);
     ready_.push(runnable);
-    wake = sleepers_ != 0 && !spinning_;
-    spinning_ = false;  // it takes one
-    posted_.store(true, std::memory_order_release);
+    wake = !tell_spinner() && sleepers_ != 0;
     // Posted work may be the last, and the executor gone once the lock is: only its own threads, which it joins, may touch it then.
     if (wake && !mine) changed_.notify_one();
   }
@@ -55,7 +54,7 @@ void ThreadExecutor::add_timer(Timer& timer, TimePoint when) noexcept {
     std::lock_guard lock(mutex_);
     wake = sleepers_ != 0 && (timers_.empty() || when < timers_.next());
     timers_.add(timer, when);
-    posted_.store(true, std::memory_order_release);
+    tell_spinner();
   }
   // All of them: one that is woken may run a task first, and the others would sleep past the new time.
   if (wake) changed_.notify_all();
@@ -108,24 +107,29 @@ void ThreadExecutor::fire_due(std::unique_lock<std::mutex>& lock) {
   }
 }
 
+/// Hands what comes to the thread that spins. False: none does. The mutex is held.
+bool ThreadExecutor::tell_spinner() noexcept {
+  if (spinner_ == nullptr) return false;
+  std::exchange(spinner_, nullptr)->store(true, std::memory_order_release);
+  return true;
+}
+
 /// Waits awake while a device is about to complete something, but not for long. False: in vain.
 bool ThreadExecutor::spin(std::unique_lock<std::mutex>& lock) {
-  if (spinning_ || !AwaitedSoon::any()) return false;
+  if (spinner_ != nullptr || !AwaitedSoon::any()) return false;
   auto until = std::chrono::steady_clock::now() + most_spinning;
   if (!timers_.empty()) until = std::min(until, start_ + timers_.next());
-  spinning_ = true;
-  posted_.store(false, std::memory_order_relaxed);
+  std::atomic<bool> come{false};
+  spinner_ = &come;
   lock.unlock();
-  bool posted = false;
-  while (!posted && AwaitedSoon::any() && std::chrono::steady_clock::now() < until) {
+  while (!come.load(std::memory_order_acquire) && AwaitedSoon::any() && std::chrono::steady_clock::now() < until) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
-    posted = posted_.load(std::memory_order_acquire);
   }
   lock.lock();
-  spinning_ = false;
-  return posted_.load(std::memory_order_relaxed);
+  if (spinner_ == &come) spinner_ = nullptr;
+  return come.load(std::memory_order_relaxed);
 }
 
 // False when the executor is stopping.

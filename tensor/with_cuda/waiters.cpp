@@ -31,20 +31,20 @@ void Waiters::watch(std::shared_ptr<StreamState> stream) { streams_.push_back(st
 void Waiters::notify() {
   const std::lock_guard lock(mutex_);
   if (stopped_) return;
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   notified_ = true;
   if (!soon_) soon_.emplace();  // here, since this thread may be the one that goes to sleep next
   if (sleeping_) wake_.notify_one();
-  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
 }
 
 bool Waiters::in_flight() const {
   return std::any_of(streams_.begin(), streams_.end(), [](const auto& one) { return one->in_flight(); });
 }
 
-/// Looks at the words of all streams some times. True when there was progress.
-bool Waiters::look_for_a_while() {
+/// Looks at the words of all streams, so often. True when there was progress.
+bool Waiters::look(int rounds) {
   bool progress = false;
-  for (int round = 0; round < 64 && !progress; ++round) {
+  for (int round = 0; round < rounds && !progress; ++round) {
     for (const auto& one : streams_) progress = one->look() || progress;
     relax();
   }
@@ -71,18 +71,25 @@ void Waiters::run() {
   };
   for (;;) {
     sleep([&] { wake_.wait(lock, [&] { return stopped_ || notified_; }); });
-    for (auto moved = Clock::now(); !stopped_;) {
+    auto moved = Clock::now(), asked = moved;
+    for (bool late = false; !stopped_;) {
       const bool fresh = std::exchange(notified_, false);
       lock.unlock();
-      const bool progress = look_for_a_while();
+      bool progress = look(late ? 1 : 64);
       const auto now = Clock::now();
+      if (late || now - asked > longest_nap) {
+        progress = ask() || progress;
+        asked = now;
+      }
       if (progress || fresh) moved = now;
-      const bool late = now - moved > most_spinning;
-      if (late && ask()) moved = Clock::now();
+      late = now - moved > most_spinning;
       const bool left = in_flight();
       lock.lock();
       if (notified_) continue;
-      if (late || !left) soon_.reset();
+      if (late || !left)
+        soon_.reset();
+      else if (!soon_)
+        soon_.emplace();
       if (!left) break;
       if (!late) continue;
       const auto nap = std::clamp<Clock::duration>((now - moved) / 100, shortest_nap, longest_nap);

@@ -16,8 +16,8 @@ namespace millrace::cuda {
 class StreamState;
 
 /// Notices what a device's streams complete. One thread looks at all of them: it spins for at most 50 µs without progress, then naps between two
-/// looks, each time for a hundredth of the time since something moved, from 20 µs to 1 ms. So a wait grows by a hundredth or by 20 µs, and the thread
-/// takes a few percent of a core. It sleeps while nothing is in flight.
+/// looks, each time for a hundredth of the time since something moved, from 20 µs to 1 ms. So a wait grows by a hundredth or by 20 µs, and by the time
+/// that the system takes to wake a thread. CUDA's word on failures is asked at least every millisecond. The thread sleeps while nothing is in flight.
 class Waiters {
  public:
   explicit Waiters(int device) : device_(device) {}
@@ -37,7 +37,7 @@ class Waiters {
 
   void run();
   bool in_flight() const;
-  bool look_for_a_while();
+  bool look(int rounds);
   bool ask();
 
   const int device_;

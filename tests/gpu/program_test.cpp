@@ -104,6 +104,25 @@ TEST_CASE("a count that steers a loop on the host may be fed from the device") {
   CHECK(found.value("y").tensor().tensor().copy_to(CpuPlace{}).to_vector<float>() == std::vector<float>{1, 2, 2, 3, 3, 4});
 }
 
+TEST_CASE("numbers that come of extents are computed beside the device, and meet its values there") {
+  const Program program = built_program([] {
+    using namespace build;
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 3}));
+    const Var extents = call1("shape", {x});
+    const Var rows = call1("shape", {x}, {{"start", std::int64_t{0}}, {"end", std::int64_t{1}}});
+    output("y", x * cast(rows, DType::f32) + call1("constant_of_shape", {extents}, {{"value", Tensor::scalar(2.0f)}}));
+    output("twice", rows + rows);
+    output("places", call1("argmax", {x}, {{"axis", std::int64_t{1}}}) + rows);
+    output("all", call1("size", {x}) * 2);
+    // A product of integers, whose right factor is packed for where the product runs.
+    output("folded",
+           call1("matmul_integer", {cast(reshape(extents, {1, 2}), DType::i8), constant(Tensor::from<std::int8_t>({1, 2}, DDim{2, 1}))}));
+  });
+  Random random(3);
+  const std::shared_ptr<Device> device = make_cuda_device();
+  for (const std::int64_t rows : {5, 1, 0}) compare(program, {{"x", LoDTensor(random_rows(random, DDim{rows, 3}))}}, device);
+}
+
 TEST_CASE("programs that decode and generate give on the device what they give on the CPU") {
   const auto device = make_cuda_device();
   Random random(11);

@@ -569,7 +569,7 @@ def test_functions_of_elements_and_axes_are_those_of_numpy():
     whole = np.array([[7, -7, 7], [-7, 4, 0]])
     cases = {
         "floor": (mr.floor, np.floor), "ceil": (mr.ceil, np.ceil), "round": (mr.round, np.round), "sign": (mr.sign, np.sign), "sin": (mr.sin, np.sin),
-        "cos": (mr.cos, np.cos), "softplus": (mr.softplus, lambda x: np.log1p(np.exp(x))), "softsign": (mr.softsign, lambda x: x / (1 + abs(x))),
+        "cos": (mr.cos, np.cos), "atan": (mr.atan, np.arctan), "softplus": (mr.softplus, lambda x: np.log1p(np.exp(x))), "softsign": (mr.softsign, lambda x: x / (1 + abs(x))),
         "leaky": (lambda x: mr.leaky_relu(x, 0.1), lambda x: np.where(x > 0, x, 0.1 * x)), "elu": (mr.elu, lambda x: np.where(x > 0, x, np.expm1(x))),
         "clip": (lambda x: mr.clip(x, -1, 1), lambda x: np.clip(x, -1, 1)), "clip below": (lambda x: mr.clip(x, min=0.5), lambda x: np.maximum(x, 0.5)),
         "stack": (lambda x: mr.stack([x, x + 1], 1), lambda x: np.stack([x, x + 1], 1)), "cumsum": (lambda x: mr.cumsum(x, 1), lambda x: x.cumsum(1)),

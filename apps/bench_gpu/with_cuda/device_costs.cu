@@ -191,7 +191,8 @@ DriverCost release_of_stream(int device, Release by) {
   const char* const what = by == Release::value    ? "a stream goes on behind a word of the host (cuStreamWaitValue64)"
                            : by == Release::kernel ? "the same by a kernel of one thread that looks at the word"
                                                    : "a stream goes on behind another's kernel, by an event";
-  return {what, median(std::move(all)), "from the store, or the kernel's end, to the next kernel's begin, by the device's clock"};
+  return {what, median(std::move(all)),
+          "from the store, or the kernel's end, to the next kernel's begin, by the device's clock, which may tick in 1 us"};
 }
 
 DriverCost launches(int device) {

@@ -60,10 +60,20 @@ Var weights_of(const Var& like, const DDim& dims) {
 Var scalar_of(const Var& like, double value) { return cast(constant(value), like.type().dtype); }
 
 TEST_CASE("functions of one element have the bits of their kernels") {
-  for (const char* name : {"neg",  "abs",          "exp",      "erf",         "floor", "ceil", "round",
-                           "sign", "sin",          "cos",      "sigmoid",     "tanh",  "relu", "hard_swish",
-                           "mish", "softplus",     "softsign", "leaky_relu",  "elu",   "celu", "thresholded_relu",
-                           "selu", "hard_sigmoid", "affine",   "scaled_tanh", "gelu"})
+  for (const char* name : {"neg",        "abs",
+                           "exp",        "erf",
+                           "floor",      "ceil",
+                           "round",      "sign",
+                           "sin",        "cos",
+                           "atan",       "sigmoid",
+                           "tanh",       "relu",
+                           "hard_swish", "mish",
+                           "softplus",   "softsign",
+                           "leaky_relu", "elu",
+                           "celu",       "thresholded_relu",
+                           "selu",       "hard_sigmoid",
+                           "affine",     "scaled_tanh",
+                           "gelu"})
     compare(name, [name](const Var& a, const Var&, const Var&, const Var&) { return call1(name, {a}); });
   compare("sqrt, log, reciprocal",
           [](const Var& a, const Var&, const Var&, const Var&) { return sqrt(abs(a)) + log(abs(a)) + call1("reciprocal", {a}); });

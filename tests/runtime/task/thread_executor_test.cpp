@@ -76,7 +76,7 @@ TEST_CASE("an executor without work uses no CPU, not even while a task waits for
   CHECK_THROWS_AS(running.get(), CancelledError);
 }
 
-TEST_CASE("while a device is about to complete something, work and timers come as ever, and a thread spins for a moment alone") {
+TEST_CASE("while a device is about to complete something, work and timers come as ever, and a thread spins for a moment") {
   const AwaitedSoon soon;
   for (const std::size_t threads : {1, 3}) {
     ThreadExecutor executor(threads);

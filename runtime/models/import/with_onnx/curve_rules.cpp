@@ -54,6 +54,15 @@ void cosh(Importer& to, const Node& node, const char*) {
 void tan(Importer& to, const Node& node, const char*) {
   in_f64(to, node, [](const Formula& f, VarId x) { return f.over(f.op("sin", x), f.op("cos", x)); });
 }
+/// The op in f32 alone, which is the one Atan that ONNX Runtime has where the program is exported again.
+void atan(Importer& to, const Node& node, const char*) {
+  const VarId x = to.in(node, 0);
+  const DType dtype = to.type(x).dtype;
+  if (dtype == DType::f32) return to.give(node, "atan", {x});
+  if (dtype == DType::f64 || !is_floating(dtype)) return in_f64(to, node, arctangent);
+  const Formula f(to, DType::f32);
+  to.give(node, "cast", {f.op("atan", f.taken(x))}, {{"to", dtype}});
+}
 void asin(Importer& to, const Node& node, const char*) { in_f64(to, node, arcsine); }
 void acos(Importer& to, const Node& node, const char*) {
   in_f64(to, node, [](const Formula& f, VarId x) { return f.minus(f.number(std::numbers::pi / 2), arcsine(f, x)); });
@@ -76,7 +85,8 @@ void atanh(Importer& to, const Node& node, const char*) {
 }
 
 constexpr Rule rules[] = {
-    {"Sinh", sinh}, {"Cosh", cosh}, {"Tan", tan}, {"Asin", asin}, {"Acos", acos}, {"Asinh", asinh}, {"Acosh", acosh}, {"Atanh", atanh},
+    {"Sinh", sinh}, {"Cosh", cosh},   {"Tan", tan},     {"Asin", asin},   {"Acos", acos},
+    {"Atan", atan}, {"Asinh", asinh}, {"Acosh", acosh}, {"Atanh", atanh},
 };
 
 }  // namespace

@@ -229,7 +229,6 @@ constexpr Rule rules[] = {
     {"Sign", same, "sign"},
     {"Sin", same, "sin"},
     {"Cos", same, "cos"},
-    {"Atan", same, "atan"},
     {"IsNaN", same, "is_nan"},
     {"IsInf", is_inf, "is_inf"},
     {"SwiGLU", swiglu},
