@@ -5,7 +5,7 @@
 
 namespace millrace {
 
-/// An object of this class says that work of a device is expected to complete within some ten microseconds. A thread without work that may be resumed by
+/// An object of this class says that work of a device is expected to complete within 50 µs. A thread without work that may be resumed by
 /// it (such as a ThreadExecutor's) spins instead of sleeping meanwhile, since waking it takes longer. Thread-safe.
 class AwaitedSoon {
  public:

@@ -130,7 +130,8 @@ class Joiner {
     group.op = first.op;
     group.def = &group_def();
     group.kernel = [rows = group.group.get()](OpContext& context) { rows->run(context); };
-    group.stream = first.stream;
+    const auto of_chain = std::find_if(ops.begin(), ops.end(), [&](std::size_t op) { return !block_.ops[op].on_host; });
+    group.stream = of_chain == ops.end() ? first.stream : block_.ops[*of_chain].stream;
     group.name = first.name;
     for (const VarId input : group.group->inputs()) group.inputs.push_back(source_of(input, ops));
     for (const VarId output : outputs) group.outputs.push_back(compiled_.index_of(output));

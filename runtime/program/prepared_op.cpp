@@ -87,7 +87,8 @@ PreparedOp OpPreparer::prepare(const Op& op, Chains& chains) {
     for (const VarId output : op.outputs) made.checked_outputs.push_back(program_.var(output).type);
   if (made.def->prepare) made.kernel = made.def->prepare(PrepareContext(program_, op, made.on_host ? nullptr : device_.get()));
   made.copies_inputs = !made.on_host && !device_->place().is_cpu();
-  if (!made.on_host) made.stream = choose_stream(op, chains);
+  // A loop of the host's numbers has a stream for what it runs on the device.
+  if (!made.on_host || !made.kernel) made.stream = choose_stream(op, chains);
   return made;
 }
 

@@ -19,10 +19,9 @@ namespace millrace {
 struct PreparedOp {
   const Op* op = nullptr;
   const OpDef* def = nullptr;
-  OpKernel kernel;         ///< null: an op without a kernel, which waits (`OpDef::prepare`)
-  std::size_t stream = 0;  ///< in the device's ring
-  bool on_host =
-      false;  ///< the outputs are small integers that come of literals, extents and each other: they lie on the host, whatever the device
+  OpKernel kernel;             ///< null: an op without a kernel, which waits (`OpDef::prepare`)
+  std::size_t stream = 0;      ///< in the device's ring
+  bool on_host = false;        ///< the outputs are small integers, computed from literals, extents and each other: they lie on the host
   bool copies_inputs = false;  ///< it runs on a device that is not the host: inputs may have to be copied there
   /// The inferred types of the outputs of an op from outside this library, whose kernel may do otherwise; none of the library's ops.
   std::vector<VarType> checked_outputs{};
@@ -33,7 +32,7 @@ class OpPreparer {
  public:
   OpPreparer(const Program& program, const std::shared_ptr<Device>& device);
 
-  /// By var: true for small integers that are computed on the host, of literals, extents and each other.
+  /// By var: true for small integers that are computed on the host, from literals, extents and each other.
   const std::vector<bool>& on_host() const noexcept { return on_host_; }
   /// A weight or literal, on the device; on the host if its var is.
   Value placed(VarId var, const Tensor& value) const;

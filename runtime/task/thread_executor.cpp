@@ -24,7 +24,7 @@ ThreadExecutor::~ThreadExecutor() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
-    tell_spinner();
+    wake_spinner();
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
@@ -37,7 +37,7 @@ void ThreadExecutor::post(Runnable& runnable) noexcept {
   {
     std::lock_guard lock(mutex_);
     ready_.push(runnable);
-    wake = !tell_spinner() && sleepers_ != 0;
+    wake = !wake_spinner() && sleepers_ != 0;
     // Posted work may be the last, and the executor gone once the lock is: only its own threads, which it joins, may touch it then.
     if (wake && !mine) changed_.notify_one();
   }
@@ -52,9 +52,10 @@ void ThreadExecutor::add_timer(Timer& timer, TimePoint when) noexcept {
   bool wake = false;
   {
     std::lock_guard lock(mutex_);
-    wake = sleepers_ != 0 && (timers_.empty() || when < timers_.next());
+    const bool first = timers_.empty() || when < timers_.next();
+    wake = first && sleepers_ != 0;
     timers_.add(timer, when);
-    tell_spinner();
+    if (first) wake_spinner();
   }
   // All of them: one that is woken may run a task first, and the others would sleep past the new time.
   if (wake) changed_.notify_all();
@@ -107,8 +108,8 @@ void ThreadExecutor::fire_due(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-/// Hands what comes to the thread that spins. False: none does. The mutex is held.
-bool ThreadExecutor::tell_spinner() noexcept {
+/// Wakes the spinning thread. False: no thread spins. The mutex is held.
+bool ThreadExecutor::wake_spinner() noexcept {
   if (spinner_ == nullptr) return false;
   std::exchange(spinner_, nullptr)->store(true, std::memory_order_release);
   return true;
@@ -119,17 +120,17 @@ bool ThreadExecutor::spin(std::unique_lock<std::mutex>& lock) {
   if (spinner_ != nullptr || !AwaitedSoon::any()) return false;
   auto until = std::chrono::steady_clock::now() + most_spinning;
   if (!timers_.empty()) until = std::min(until, start_ + timers_.next());
-  std::atomic<bool> come{false};
-  spinner_ = &come;
+  std::atomic<bool> woken{false};
+  spinner_ = &woken;
   lock.unlock();
-  while (!come.load(std::memory_order_acquire) && AwaitedSoon::any() && std::chrono::steady_clock::now() < until) {
+  while (!woken.load(std::memory_order_acquire) && AwaitedSoon::any() && std::chrono::steady_clock::now() < until) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
   }
   lock.lock();
-  if (spinner_ == &come) spinner_ = nullptr;
-  return come.load(std::memory_order_relaxed);
+  if (spinner_ == &woken) spinner_ = nullptr;
+  return woken.load(std::memory_order_relaxed);
 }
 
 // False when the executor is stopping.

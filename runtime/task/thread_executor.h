@@ -15,8 +15,8 @@
 namespace millrace {
 
 /// Threads that share one queue, first in, first out as seen by each poster, and sleep when it is empty: no CPU is used
-/// while nothing is ready. While a device is about to complete what is awaited (tensor/awaited_soon.h), one of them spins for at most 100 µs before it
-/// sleeps. Destroying it runs what is queued, then joins; every run on it must have ended before, since
+/// while nothing is ready. While a device is about to complete what is awaited (tensor/awaited_soon.h), one of them spins for at most 100 µs at a
+/// time. Destroying it runs what is queued, then joins; every run on it must have ended before, since
 /// what still waits would never go on. Thread safety: every member, from any thread.
 class ThreadExecutor final : public Executor {
  public:
@@ -39,7 +39,7 @@ class ThreadExecutor final : public Executor {
   void fire_due(std::unique_lock<std::mutex>& lock);
   bool wait_for_something(std::unique_lock<std::mutex>& lock);
   bool spin(std::unique_lock<std::mutex>& lock);
-  bool tell_spinner() noexcept;
+  bool wake_spinner() noexcept;
 
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   const bool alone_;     // there is one thread

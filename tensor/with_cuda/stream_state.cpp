@@ -302,22 +302,27 @@ bool StreamState::look_at_watermarks() {
   return progress;
 }
 
-/// Looks whether the stream has failed, or its kernels have ended, without which a watermark would be waited for in vain.
-void StreamState::check_watched() {
+/// Looks whether the stream has failed, or its kernels have ended, without which a watermark would be waited for in vain. True when there was progress.
+bool StreamState::check_watched() {
   std::vector<std::pair<std::shared_ptr<CudaWatermark>, std::uint64_t>> due;  // before the stream is asked: what is started later is not
   {
     const std::lock_guard lock(mutex_);
     for (const auto& one : watched_) due.emplace_back(one, one->due());
   }
-  if (due.empty()) return;
+  if (due.empty()) return false;
   const cudaError_t code = queried(queue_.stream);
-  if (code == cudaErrorNotReady || faulted() || in_trouble(handed(), false)) return;
-  if (code != cudaSuccess) return fail(lost(code, "cudaStreamQuery"));
+  if (code == cudaErrorNotReady) return false;
+  if (faulted() || in_trouble(handed(), false)) return true;
+  if (code != cudaSuccess) {
+    fail(lost(code, "cudaStreamQuery"));
+    return true;
+  }
   for (const auto& [one, steps] : due) {
     one->advance(one->seen());
     if (one->reached() < steps) one->end();
   }
   look_at_watermarks();
+  return true;
 }
 
 /// Fails the stream when a kernel left a word that says so.
@@ -455,8 +460,8 @@ bool StreamState::ask_device() {
     }
     fail(lost(code, "cudaEventQuery"));
   }
-  check_watched();
-  return code != cudaErrorNotReady;
+  const bool ended = check_watched();
+  return ended || code != cudaErrorNotReady;
 }
 
 /// The device got as far as `value`.

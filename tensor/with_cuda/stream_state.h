@@ -129,7 +129,7 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   void fail(std::exception_ptr error, const std::shared_ptr<StreamTimeline>& timeline) noexcept;
   void reach(std::uint64_t value) noexcept;
   bool look_at_watermarks();
-  void check_watched();
+  bool check_watched();
   bool faulted() noexcept;
   bool in_trouble(std::uint64_t value, bool reached);
   std::exception_ptr lost(cudaError_t code, const char* call) const;

@@ -41,7 +41,7 @@ bool Waiters::in_flight() const {
   return std::any_of(streams_.begin(), streams_.end(), [](const auto& one) { return one->in_flight(); });
 }
 
-/// Looks at the words of all streams, so often. True when there was progress.
+/// Looks at the words of all streams, `rounds` times at most. True when there was progress.
 bool Waiters::look(int rounds) {
   bool progress = false;
   for (int round = 0; round < rounds && !progress; ++round) {

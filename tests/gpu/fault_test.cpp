@@ -215,7 +215,7 @@ TEST_CASE("waiting for a device takes next to no processor time, however long it
   sync_wait(executor, await_point(doze(0, device->stream(0)).ready()));
   const double begin = processor_seconds();
   constexpr int works = 20;
-  // Two streams at once: one thread of the waiter blocks on each.
+  // Two streams at once: the waiter naps while both work.
   for (int i = 0; i < works; ++i) {
     const Tensor first = doze(10'000'000, device->stream(0)), second = doze(20'000'000, device->stream(1));
     sync_wait(executor, await_point(first.ready()));

@@ -115,8 +115,9 @@ TEST_CASE("numbers that come of extents are computed beside the device, and meet
     output("places", call1("argmax", {x}, {{"axis", std::int64_t{1}}}) + rows);
     output("all", call1("size", {x}) * 2);
     // A product of integers, whose right factor is packed for where the product runs.
-    output("folded",
-           call1("matmul_integer", {cast(reshape(extents, {1, 2}), DType::i8), constant(Tensor::from<std::int8_t>({1, 2}, DDim{2, 1}))}));
+    const Var bytes = cast(reshape(extents, {1, 2}), DType::i8);
+    output("folded", call1("matmul_integer", {bytes, constant(Tensor::from<std::int8_t>({0}, DDim{1})),
+                                              constant(Tensor::from<std::int8_t>({1, 2}, DDim{2, 1}))}));
   });
   Random random(3);
   const std::shared_ptr<Device> device = make_cuda_device();

@@ -54,7 +54,7 @@ void cosh(Importer& to, const Node& node, const char*) {
 void tan(Importer& to, const Node& node, const char*) {
   in_f64(to, node, [](const Formula& f, VarId x) { return f.over(f.op("sin", x), f.op("cos", x)); });
 }
-/// The op in f32 alone, which is the one Atan that ONNX Runtime has where the program is exported again.
+/// Only f32 becomes the op: ONNX Runtime has no other Atan, and the program may be exported again.
 void atan(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   const DType dtype = to.type(x).dtype;
