@@ -60,9 +60,9 @@ struct CudaOptions {
 /// A CUDA device: its ring of streams, its memory, and one waiter, which notices what completes.
 ///
 /// Kernels are started by the caller; nothing here waits for the device but `Point::wait`, copies from and to host memory that is not pinned,
-/// and the destructor. A point costs the device nothing until it is awaited, but that the point of an array's slot is an event: by another stream (an
-/// event), or a waiter or coroutine (an event and a word that the device writes; the waiter spins on the words for at most 50 µs, then naps between two
-/// looks; with nothing in flight it sleeps).
+/// and the destructor. A point costs the device nothing until it is awaited: by another stream (an event), or a waiter or coroutine (an
+/// event and a word that the device writes; the waiter spins on the words for at most 50 µs, then naps between two looks; with nothing in
+/// flight it sleeps). The point of an array's slot is an event from its write on.
 /// A point that another stream asks for late may cover what was enqueued since. Memory is reused in stream order: what a tensor gives back
 /// serves the same stream at once, and another one behind an event. A failure on the device fails the points of its streams with CudaError,
 /// what a kernel finds wrong in values (an index outside) with IndexError or ArgumentError. A stream behind a point that is no CUDA stream's

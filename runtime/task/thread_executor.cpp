@@ -115,7 +115,7 @@ bool ThreadExecutor::wake_spinner() noexcept {
   return true;
 }
 
-/// Waits awake while a device is about to complete something, but not for long. False: in vain.
+/// Spins for a moment while a device is about to complete something. True: work or an earlier timer came.
 bool ThreadExecutor::spin(std::unique_lock<std::mutex>& lock) {
   if (spinner_ != nullptr || !AwaitedSoon::any()) return false;
   auto until = std::chrono::steady_clock::now() + most_spinning;

@@ -179,7 +179,7 @@ namespace {
 constexpr std::int64_t overlapped_steps = 8;
 constexpr std::int64_t step_nanoseconds = 2'000'000;
 
-/// Nobody awaits the writes: that would be to wait for the device at each step.
+/// The writes are not awaited: an awaited write waits for the device.
 void produce(const TensorArray& steps, StreamRef stream) {
   for (std::int64_t t = 0; t < overlapped_steps; ++t) steps.write(t, spin(step_nanoseconds, nullptr, stream));
 }

@@ -104,7 +104,7 @@ TEST_CASE("a count that steers a loop on the host may be fed from the device") {
   CHECK(found.value("y").tensor().tensor().copy_to(CpuPlace{}).to_vector<float>() == std::vector<float>{1, 2, 2, 3, 3, 4});
 }
 
-TEST_CASE("numbers that come of extents are computed beside the device, and meet its values there") {
+TEST_CASE("numbers that are computed from extents on the host meet the values of the device") {
   const Program program = built_program([] {
     using namespace build;
     const Var x = input("x", VarType(DType::f32, {DDim::unknown, 3}));

@@ -7,7 +7,7 @@
 
 using namespace millrace;
 
-TEST_CASE("something is awaited soon while one of those who say so exists") {
+TEST_CASE("work of a device is awaited soon while an object says so") {
   CHECK(!AwaitedSoon::any());
   std::optional<AwaitedSoon> first(std::in_place), second(std::in_place);
   CHECK(AwaitedSoon::any());

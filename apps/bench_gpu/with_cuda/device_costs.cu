@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include <millrace/tensor/with_cuda/check.h>
+#include <bench_gpu/with_cuda/device_clock.cuh>
 
 namespace millrace::bench {
 namespace {
@@ -46,13 +47,7 @@ __global__ void told_host(unsigned long long* word, unsigned rounds, bool adds) 
   }
 }
 
-__device__ std::int64_t device_clock() {
-  std::int64_t time = 0;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
-  return time;
-}
-
-/// A kernel that goes on for as long again after it has raised the word; it notes when it raised it, and when it ended.
+/// Raises the word halfway through twice the time given. The stamps are the times of the store and of the kernel's end.
 __global__ void raise_word(std::int64_t nanoseconds, unsigned long long* word, std::int64_t* stamps) {
   const std::int64_t begin = device_clock();
   while (device_clock() - begin < nanoseconds) {
@@ -146,7 +141,7 @@ std::optional<double> cluster_barrier(int device) {
   return stream.seconds_of(rounds, [&] { check(cudaLaunchKernelEx(&config, cluster_rounds, rounds), "cudaLaunchKernelEx", device); });
 }
 
-/// What releases a stream that goes on behind the work of another one.
+/// The means by which one stream waits for the work of another.
 enum class Release : std::uint8_t { value, kernel, event };
 
 DriverCost release_of_stream(int device, Release by) {

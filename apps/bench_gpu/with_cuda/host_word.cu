@@ -2,9 +2,9 @@
 #include <bench_gpu/device_costs.h>
 
 #include <atomic>
-#include <chrono>
 
 #include <millrace/tensor/cuda_device.h>
+#include <bench_gpu/with_cuda/device_clock.cuh>
 #include <millrace/tensor/with_cuda/each_index.cuh>
 
 namespace millrace::bench {
@@ -17,18 +17,9 @@ struct Nothing {
 struct WriteAfter {
   std::int64_t nanoseconds, value;
   volatile std::int64_t* word;
-  MILLRACE_HD static std::int64_t now() {
-#if defined(__CUDA_ARCH__)
-    std::int64_t time;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
-    return time;
-#else
-    return std::chrono::steady_clock::now().time_since_epoch().count();
-#endif
-  }
   MILLRACE_HD void operator()(std::int64_t) const {
-    const std::int64_t begin = now();
-    while (now() - begin < nanoseconds) {
+    const std::int64_t begin = device_clock();
+    while (device_clock() - begin < nanoseconds) {
     }
     *word = value;
 #if defined(__CUDA_ARCH__)

@@ -46,6 +46,18 @@ task<Duration> nap(Duration duration) {
   co_return me.executor().now() - before;
 }
 
+/// Processor time that passes while a task of the executor naps and nothing else is there.
+double seconds_of_idling(ThreadExecutor& executor, Duration how_long) {
+  auto running = start_run(executor, nap(10h));
+  std::this_thread::sleep_for(20ms);
+  const double before = cpu_seconds();
+  std::this_thread::sleep_for(how_long);
+  const double spent = cpu_seconds() - before;
+  running.cancel();
+  CHECK_THROWS_AS(running.get(), CancelledError);
+  return spent;
+}
+
 task<> pass_back_and_forth(Gate* to, Gate* back) {
   co_await to->wait();
   back->open();
@@ -67,13 +79,7 @@ task<> two_threads_meet(ThreadExecutor* other) {
 
 TEST_CASE("an executor without work uses no CPU, not even while a task waits for a timer or the host") {
   ThreadExecutor executor(3);
-  auto running = start_run(executor, nap(10h));
-  std::this_thread::sleep_for(20ms);
-  const double before = cpu_seconds();
-  std::this_thread::sleep_for(1s);
-  CHECK(cpu_seconds() - before < 0.02);
-  running.cancel();
-  CHECK_THROWS_AS(running.get(), CancelledError);
+  CHECK(seconds_of_idling(executor, 1s) < 0.02);
 }
 
 TEST_CASE("while a device is about to complete something, work and timers come as ever, and a thread spins for a moment") {
@@ -84,13 +90,7 @@ TEST_CASE("while a device is about to complete something, work and timers come a
     sync_wait(executor, many(&count));
     CHECK(count == 5000);
     CHECK(sync_wait(executor, nap(2ms)) >= 2ms);
-    auto running = start_run(executor, nap(10h));
-    std::this_thread::sleep_for(20ms);
-    const double before = cpu_seconds();
-    std::this_thread::sleep_for(300ms);
-    CHECK(cpu_seconds() - before < 0.02);
-    running.cancel();
-    CHECK_THROWS_AS(running.get(), CancelledError);
+    CHECK(seconds_of_idling(executor, 300ms) < 0.02);
   }
 }
 
