@@ -215,6 +215,13 @@ void check(const CellSequence& cell, const PackedCell& weights, const CellRows& 
         count < 0 || (t > 1 && count > rows.offsets[t - 1] - rows.offsets[t - 2]))
       throw ArgumentError(
           fmt::format("cell sequence: expected steps of no more rows than the one before, found {} in step {}", count, t - 1));
+  if (rows.reversed) {
+    const std::int64_t first = rows.offsets.size() < 2 ? 0 : rows.offsets[1] - rows.offsets[0];
+    for (std::size_t t = 1; t < rows.offsets.size(); ++t)
+      if (const std::int64_t count = rows.offsets[t] - rows.offsets[t - 1]; count != first)
+        throw ArgumentError(fmt::format("cell sequence: expected reversed steps of {} rows, found {} in step {}", first, count, t - 1));
+    if (!rows.places.empty() || rows.watermark) throw ArgumentError("cell sequence: expected reversed steps without places and watermark");
+  }
   for (const Tensor& input : rows.inputs) {
     check_rows("an input", input, last);
     internal::check_contiguous(op, "an input", input);
@@ -264,7 +271,7 @@ void run(const CellSequence& cell, const PackedCell& weights, const CellRows& ro
     for (std::size_t i = 0; first > 0 && i < now.states.size(); ++i)
       if (cell.plan().state_changes[i]) now.states[i] = now.states_out[i];
     TensorRefs<128> reads{};
-    TensorRefs<32> writes{};
+    TensorRefs<64> writes{};
     std::size_t count = 0;
     for (const std::vector<Tensor>* all :
          {&weights.products, &std::as_const(now.inputs), &std::as_const(now.shared), &std::as_const(now.states)})

@@ -146,6 +146,7 @@ struct CellRows {
   std::vector<Tensor> states, states_out;   ///< f32 [slots, width], contiguous rows: before the first step; behind each sequence's last one
   std::vector<std::int64_t> offsets;        ///< of the steps' rows, one more than steps; no step has more rows than the last
   std::vector<std::int64_t> places, slots;  ///< as in LstmSequenceRows; empty: in order
+  bool reversed = false;                    ///< the steps go from the last rows to the first: equal steps, in order, without a watermark
   std::int64_t steps_a_launch = 0;          ///< 0: all in one
   std::shared_ptr<Watermark> watermark;     ///< reaches the number of steps whose outputs are written
 };

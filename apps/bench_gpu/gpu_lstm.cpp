@@ -59,6 +59,10 @@ Program lstm_program(const GpuLstm& problem, bool dense) {
 
 Feeds feeds_of(const GpuLstm& problem) { return {{"x", Value(problem.x)}}; }
 
+bool is_wanted(const Context& context, std::int64_t hidden, std::int64_t rows) {
+  return context.shapes.empty() || context.shapes.contains({hidden, rows});
+}
+
 Timer a_step(Timer whole, std::int64_t steps) {
   if (!whole) return whole;
   return [whole = std::move(whole), steps](double seconds) { return whole(seconds) / static_cast<double>(steps); };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <bench/library/our_lstm.h>
+#include <bench/library/registry.h>
 #include <bench_gpu/gpu_machine.h>
 #include <millrace/runtime/layers/lstm.h>
 
@@ -24,6 +25,9 @@ GpuLstm make_gpu_lstm(GpuMachine& machine, std::int64_t steps, std::int64_t rows
 /// The built-in layer, input x to output y, through the public interface. `dense`: over [T, N, H]; else over rows with lengths.
 Program lstm_program(const GpuLstm& problem, bool dense = true);
 Feeds feeds_of(const GpuLstm& problem);
+
+/// Whether `--shapes` names it, or nothing.
+bool is_wanted(const Context& context, std::int64_t hidden, std::int64_t rows);
 
 /// One step among the equal ones of `whole`; no timer without one.
 Timer a_step(Timer whole, std::int64_t steps);

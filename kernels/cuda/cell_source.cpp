@@ -20,7 +20,7 @@ namespace {
 using Kind = RowOp::Kind;
 
 /// Limits of recurrent/cell.cuh, and of code that is still worth compiling.
-constexpr std::size_t most_vectors = 16, most_products = 8, most_inputs = 24, most_outputs = 16, most_states = 8, most_shared = 32;
+constexpr std::size_t most_vectors = 16, most_products = 8, most_inputs = 24, most_outputs = 32, most_states = 8, most_shared = 32;
 constexpr std::int64_t most_parts = 32, most_narrow = 16;
 constexpr int most_asked = 32, most_stages = 24;
 

@@ -30,6 +30,7 @@ struct LstmLoop::Reader {
   std::set<VarId> of_states;      // the vars that depend on a state
   const Op* cell = nullptr;
   std::vector<const Op*> holds;  // of h and c, where a mask holds them
+  std::map<VarId, VarId> shown;  // another name of a state → the state
 
   explicit Reader(LstmLoop& loop) : made(loop), step(loop.step_), inputs(loop.form_.inputs.size()), states(loop.form_.states.size()) {}
 
@@ -48,7 +49,7 @@ struct LstmLoop::Reader {
     find_cell();
     std::vector<const Op*> ahead, after;
     for (const Op* op : needed) {
-      if (op == cell || std::find(holds.begin(), holds.end(), op) != holds.end()) continue;
+      if (op == cell || shown.contains(op->outputs[0]) || std::find(holds.begin(), holds.end(), op) != holds.end()) continue;
       const bool later = of_states.contains(op->outputs[0]);
       if (later) check_masked(*op);
       made.keeps_c = made.keeps_c || (later && (reads(*op, made.c_next) || reads(*op, made.c_made)));
@@ -75,8 +76,14 @@ struct LstmLoop::Reader {
     for (const Op* op : needed) {
       if (std::none_of(op->inputs.begin(), op->inputs.end(), [&](VarId id) { return of_states.contains(id); })) continue;
       of_states.insert(op->outputs.begin(), op->outputs.end());
+      if (std::any_of(op->inputs.begin(), op->inputs.end(), [&](VarId id) { return shown.contains(id); }))
+        refuse(label(*op) + " looks at the state: the only cell with a kernel is lstm_cell");
       const bool direct = reads(*op, state(0)) || reads(*op, state(1));
       if (!direct) continue;
+      if (step.registry().at(op->type).traits.forwards) {
+        shown[op->outputs[0]] = op->inputs[0];
+        continue;
+      }
       if (cell != nullptr && is_hold(*op)) {
         holds.push_back(op);
         continue;
@@ -90,6 +97,8 @@ struct LstmLoop::Reader {
     made.c = 1 - made.h;
     made.h_made = cell->outputs[0];
     made.c_made = cell->outputs[1];
+    made.h_before = state(made.h);
+    made.c_before = state(made.c);
     made.h_next = next(made.h);
     made.c_next = next(made.c);
     if (cell->inputs[ops::in_h] != state(made.h) || cell->inputs[ops::in_c] != state(made.c) || !goes_on())
@@ -139,10 +148,11 @@ struct LstmLoop::Reader {
     for (const Op* op : after) wanted.insert(op->inputs.begin(), op->inputs.end());
     std::set<VarId> given;
     for (std::size_t i = 0; i < made.form_.outputs.size(); ++i) {
-      const VarId var = step.outputs()[i].var;
+      VarId var = step.outputs()[i].var;
+      if (const auto state = shown.find(var); state != shown.end()) var = state->second;
       if (made.live != no_var && (var == made.h_made || var == made.c_made))
         refuse("'" + step.var(var).name + "' is written for rows that do not step");
-      made.keeps_c = made.keeps_c || var == made.c_next;
+      made.keeps_c = made.keeps_c || var == made.c_next || var == made.c_before;
       if (step.constant(var) != nullptr) refuse("'" + step.var(var).name + "' is the same in every iteration");
       made.outputs_.push_back(var);
       given.insert(var);

@@ -13,6 +13,7 @@
 #include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/builder/static_rnn.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/layers/lstm.h>
 #include <millrace/runtime/layers/recurrent.h>
@@ -143,6 +144,56 @@ TEST_CASE("sequences in the caller's order, initial states, ops around the cell 
       for (const char* name : {"h", "c"}) feeds.insert_or_assign(name, LoDTensor(random_of(random, dtype, DDim{3, hidden})));
       compare(program, feeds, dense ? 1 : 2, device);
     }
+  }
+}
+
+TEST_CASE("the states before each step leave an LSTM's kernel too, of sorted, unsorted and equal sequences") {
+  const auto device = make_device(Place::parse(test_place()), 1, 2);
+  for (const std::uint64_t seed : seeds(2)) {
+    Random random(seed);
+    for (const DType dtype : {DType::f32, DType::f16})
+      for (const std::string form : {"sorted", "unsorted", "dense"}) {
+        const std::int64_t input = random.between(1, 5), hidden = random.between(1, 20), sequences = random.between(1, 12);
+        const layers::LstmWeights weights = random_lstm_weights(random, dtype, input, hidden);
+        INFO("seed ", seed, ", ", name_of(dtype), ", ", form);
+        const bool dense = form == "dense";
+        Program program;
+        {
+          const Guard guard(program);
+          const VarType rows = dense ? VarType(dtype, {DDim::unknown, sequences, input}) : VarType(dtype, {DDim::unknown, input}, 1);
+          const Var x = build::input("x", rows);
+          const VarType states(dtype, {sequences, hidden});
+          const Var h = build::input("h", states), c = build::input("c", states);
+          const layers::Cell cell = layers::lstm_cell(weights);
+          const auto fill = [&](auto& rnn) {
+            const auto block = rnn.block();
+            const Var row = rnn.step_input(x);
+            const Var before_h = rnn.memory(h), before_c = rnn.memory(c);
+            const layers::CellStep next = cell(row, {before_h, before_c});
+            rnn.update_memory(before_h, next.states[0]);
+            rnn.update_memory(before_c, next.states[1]);
+            for (const Var& one : {before_h, before_c, next.output}) rnn.output(one);
+          };
+          const auto give = [](const auto& rnn) {
+            for (std::size_t i = 0; i < 3; ++i) build::output("y" + std::to_string(i), rnn.outputs()[i]);
+          };
+          if (dense) {
+            StaticRNN rnn;
+            fill(rnn);
+            give(rnn);
+          } else {
+            DynamicRNN rnn({.sort_by_length = form == "sorted"});
+            fill(rnn);
+            give(rnn);
+          }
+        }
+        Feeds feeds;
+        const LoD lod = LoD::from_lengths({lengths_of(random, sequences)});
+        feeds.insert_or_assign("x", dense ? LoDTensor(random_of(random, dtype, DDim{random.between(1, 6), sequences, input}))
+                                          : LoDTensor(random_of(random, dtype, DDim{lod.rows(), input}), lod));
+        for (const char* name : {"h", "c"}) feeds.insert_or_assign(name, LoDTensor(random_of(random, dtype, DDim{sequences, hidden})));
+        compare(program, feeds, 1, device);
+      }
   }
 }
 

@@ -218,6 +218,43 @@ def torch_cuda_layers(device, steps, rows, hidden, layers, dtype):
     return f"PyTorch {torch.__version__} nn.LSTM", call
 
 
+def torch_cuda_backward(device, steps, rows, hidden, layers, dtype):
+    """Forward and backward: gradients of input, weights and bias."""
+    torch = on_cuda(device)
+    torch.set_grad_enabled(True)
+    layer, dtype = cuda_layers(torch, int(hidden), int(layers), dtype)
+    layer.train()
+    x, dy = (torch.randn(int(steps), int(rows), int(hidden), device="cuda", dtype=dtype) for _ in range(2))
+    x.requires_grad_()
+
+    def call():
+        layer.zero_grad()
+        x.grad = None
+        layer(x)[0].backward(dy)
+        torch.cuda.synchronize()
+    return f"PyTorch {torch.__version__} nn.LSTM", call
+
+
+def torch_cuda_ragged(device, hidden, dtype, lengths, form):
+    """Ragged sequences, time first: all padded to the longest; sorted, in batches of 64, each padded to its longest; or packed."""
+    torch = on_cuda(device)
+    layer, dtype = cuda_layers(torch, int(hidden), 1, dtype)
+    lengths = sorted((int(n) for n in lengths.split(",")), reverse=True)
+    drawn = lambda steps, rows: torch.randn(steps, rows, int(hidden), device="cuda", dtype=dtype)
+    if form == "sorted":
+        batches = [drawn(lengths[i], len(lengths[i:i + 64])) for i in range(0, len(lengths), 64)]
+    elif form == "packed":
+        batches = [torch.nn.utils.rnn.pack_padded_sequence(drawn(lengths[0], len(lengths)), lengths)]
+    else:
+        batches = [drawn(lengths[0], len(lengths))]
+
+    def call():
+        for batch in batches:
+            layer(batch)
+        torch.cuda.synchronize()
+    return f"PyTorch {torch.__version__} nn.LSTM, {form}", call
+
+
 def torch_cuda_tick(device, sessions, rows, hidden, layers):
     """States of sessions gathered, one step, states scattered: a CUDA graph whose inputs are copied in and whose output is copied out."""
     torch = on_cuda(device)
@@ -359,7 +396,7 @@ def millrace_feed(*arguments):
 
 
 SET_UPS = {"millrace_call": millrace_call, "millrace_turns": millrace_turns, "millrace_iteration": millrace_iteration, "millrace_feed": millrace_feed,
-           "torch_cuda_layers": torch_cuda_layers, "torch_cuda_tick": torch_cuda_tick, "torch_cuda_cell": torch_cuda_cell, "onnx_step": onnx_step, "onnx_frame": onnx_frame,
+           "torch_cuda_layers": torch_cuda_layers, "torch_cuda_backward": torch_cuda_backward, "torch_cuda_ragged": torch_cuda_ragged, "torch_cuda_tick": torch_cuda_tick, "torch_cuda_cell": torch_cuda_cell, "onnx_step": onnx_step, "onnx_frame": onnx_frame,
            "onnx_loop": onnx_loop, "torch_op": torch_op, "torch_step": torch_step, "torch_dense": torch_dense, "torch_packed": torch_packed, "torch_train": torch_train, "torch_backward": torch_backward, **MODEL_SET_UPS}
 
 

@@ -16,7 +16,7 @@
 ///   pointwise<S>(at, sums, asked)   the rest of the stage
 namespace millrace::cuda {
 
-inline constexpr int cell_vectors = 16, cell_products = 8, cell_inputs = 24, cell_outputs = 16, cell_states = 8, cell_shared = 32;
+inline constexpr int cell_vectors = 16, cell_products = 8, cell_inputs = 24, cell_outputs = 32, cell_states = 8, cell_shared = 32;
 
 /// Elements of a row that every block of a group reads.
 struct CellVector {
@@ -52,7 +52,8 @@ struct CellArguments : StepArguments {
   int weights_at[cell_products];          // in shared memory, of the pieces that stay
   int resident[cell_products];            // of each unit block's pieces
   float* kept;                            // [values][rows][units]
-  int staged_at, folds_at;                // in shared memory
+  std::int64_t mirror;      // −1; else the steps go from the last rows to the first, and those that would begin at b begin at mirror − b
+  int staged_at, folds_at;  // in shared memory
 };
 
 /// A value as a factor: of bf16 the nearest, to even.
@@ -242,8 +243,10 @@ class CellWorker : public StepWorker<CellWorker<Cell>> {
   /// f(at, lane, i) for each row of a task that lives, i being its place among those of the lane.
   template <class F>
   MILLRACE_DEVICE void each_place(const Task& task, F&& f) const {
-    this->each_row(
-        task, [&](int lane, int unit, int i, int row) { f(At{*this, unit, row, task.tile, this->place_of(row), slot_of(row)}, lane, i); });
+    this->each_row(task, [&](int lane, int unit, int i, int row) {
+      const std::int64_t place = a_.mirror < 0 ? this->place_of(row) : a_.mirror - this->begin_ + row;
+      f(At{*this, unit, row, task.tile, place, slot_of(row)}, lane, i);
+    });
   }
   template <int S>
   MILLRACE_DEVICE void ask(const Task& task, Asked& asked) const {

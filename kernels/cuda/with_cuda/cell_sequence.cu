@@ -218,6 +218,7 @@ void cell_sequence(const CellPlan& plan, const CellKernel& kernel, const CellSch
   a.offsets = integers(offsets);
   a.places = rows.places.empty() ? nullptr : integers(places);
   a.slots = rows.slots.empty() ? nullptr : integers(slots);
+  a.mirror = rows.reversed ? rows.offsets.front() + rows.offsets.back() - (rows.offsets[1] - rows.offsets[0]) : -1;
   GridShape shape;
   shape.blocks = schedule.blocks * schedule.groups;
   shape.warps = schedule.warps;

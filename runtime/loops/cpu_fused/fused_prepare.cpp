@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include <millrace/kernels/cast.h>
 #include <millrace/runtime/loops/cpu_fused/internal/fused_state.h>
 #include <millrace/runtime/program/straight_program.h>

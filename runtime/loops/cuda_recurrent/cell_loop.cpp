@@ -2,6 +2,7 @@
 #include <millrace/runtime/loops/cuda_recurrent/cell_loop.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include <fmt/format.h>
 
@@ -61,10 +62,12 @@ class CellLoop::Reader {
  private:
   void check_form() const {
     if (form_.inputs.empty()) refuse("no rows come in");
+    const std::int64_t stride = form_.inputs[0].index.stride;
     for (const LoopForm::StepInput& input : form_.inputs)
-      if (input.index.stride != 1 || input.shrinks || input.boot != no_var) refuse("it reads other slots than one after the other");
+      if (std::abs(stride) != 1 || input.index.stride != stride || input.shrinks || input.boot != no_var)
+        refuse("it reads other slots than one after the other");
     for (const LoopForm::Output& output : form_.outputs)
-      if (output.index.stride != 1) refuse("it writes other slots than one after the other");
+      if (std::abs(output.index.stride) != 1) refuse("it writes other slots than one after the other");
   }
 
   const VarType& type_of(const Source& source) const {

@@ -143,11 +143,12 @@ class DeviceCell::Run final : public WholeRun {
     made.offsets = rows_.offsets;
     made.places = rows_.places;
     made.slots = rows_.slots;
+    made.reversed = rows_.reversed;
     made.steps_a_launch = iterations_a_launch;
     const bool seen =
         std::any_of(loop.phases().outputs.begin(), loop.phases().outputs.begin() + static_cast<std::ptrdiff_t>(operands_.outputs.size()),
                     [this](const Source& source) { return of_kernel(source); });
-    if (seen && rows_.counts.back() > 0) watermark_ = stream_.watermark(static_cast<std::uint64_t>(rows_.counts.size()));
+    if (seen && !rows_.reversed && rows_.counts.back() > 0) watermark_ = stream_.watermark(static_cast<std::uint64_t>(rows_.counts.size()));
     made.watermark = watermark_;
     return made;
   }

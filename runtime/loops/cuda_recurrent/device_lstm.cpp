@@ -2,11 +2,13 @@
 #include <millrace/runtime/loops/cuda_recurrent/device_lstm.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/format.h>
 
 #include <millrace/kernels/gather.h>
 #include <millrace/runtime/loops/cuda_recurrent/internal/whole_run.h>
+#include <millrace/tensor/copy.h>
 
 namespace millrace {
 
@@ -111,6 +113,39 @@ class DeviceLstm::Run final : public WholeRun {
   std::vector<SlotValue> finish() override { return loop_.last_states(rows_, sequence_, iterations(), stream_); }
 
  private:
+  /// Room for the rows of all steps behind those of `before`. A step's state before it is the row of its sequence in the step before, so
+  /// both lie in one tensor.
+  Tensor room_behind(const Tensor& before) const {
+    const std::int64_t first = before.dim(0);
+    Tensor made(before.dtype(), DDim{first + rows_.offsets.back(), before.dim(1)}, stream_.memory());
+    Tensor front = made.rows(0, first);
+    copy(before, front, stream_);
+    return made;
+  }
+  /// Of each iteration the states before it: rows of `room`.
+  Tensor states_before(const Tensor& room) const {
+    const std::vector<std::int64_t>& counts = rows_.counts;
+    if (counts.front() == counts.back()) return room.rows(0, rows_.offsets.back());
+    std::vector<std::int64_t> from(static_cast<std::size_t>(counts[0])), place(from.size());  // place: by row of the first iteration
+    std::iota(from.begin(), from.end(), 0);
+    std::iota(place.begin(), place.end(), 0);
+    for (std::size_t t = 1; t < counts.size(); ++t) {
+      const std::int64_t begin = counts[0] + rows_.offsets[t - 1];
+      const std::vector<std::int64_t> who = rows_.stayed(static_cast<std::int64_t>(t));
+      for (std::int64_t row = 0; row < counts[t]; ++row) {
+        const auto sequence = static_cast<std::size_t>(who.empty() ? row : who[static_cast<std::size_t>(row)]);
+        from.push_back(begin + place[sequence]);
+        place[sequence] = row;
+      }
+    }
+    return gather_rows(room, from, stream_);
+  }
+  Tensor behind(const Tensor& room) const { return room.rows(rows_.counts[0], room.dim(0)); }
+  bool writes(VarId var) const {
+    const std::vector<VarId>& outputs = loop_.loop_.outputs();
+    return std::find(outputs.begin(), outputs.end(), var) != outputs.end();
+  }
+
   void enqueue() override {
     Values values;
     const LstmLoop& loop = loop_.loop_;
@@ -120,6 +155,9 @@ class DeviceLstm::Run final : public WholeRun {
       values[ports[rows_.inputs.size() + rows_.states.size() + i].var] = brought(operands_.shared[i], stream_);
     loop_.run_piece(loop.before(), loop_.before_, values);
     sequence_ = loop_.sequence(rows_, stream_);
+    std::optional<Tensor> h_room, c_room;
+    if (writes(loop.h_before)) sequence_.y = behind(h_room.emplace(room_behind(sequence_.h)));
+    if (writes(loop.c_before)) sequence_.c_steps = behind(c_room.emplace(room_behind(sequence_.c)));
     loop_.take_steps(sequence_, values, stream_);
     const PackedLstmSequence weights = loop_.packed_ ? *loop_.packed_ : loop_.packed(values, stream_);
     sequence_.watermark = loop_.watermark(rows_, stream_);
@@ -127,6 +165,8 @@ class DeviceLstm::Run final : public WholeRun {
     values[loop.h_next] = sequence_.y;
     values[loop.h_made] = sequence_.y;
     if (loop.keeps_c) values[loop.c_next] = values[loop.c_made] = *sequence_.c_steps;
+    if (h_room) values[loop.h_before] = states_before(*h_room);
+    if (c_room) values[loop.c_before] = states_before(*c_room);
     loop_.run_piece(loop.behind(), loop_.behind_, values);
     for (std::size_t i = 0; i < operands_.outputs.size(); ++i) {
       const VarId output = loop.outputs()[i];

@@ -8,6 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include <millrace/kernels/cpu/reduce.h>
 #include <millrace/runtime/loops/cpu_fused/internal/window_copy.h>
 #include <millrace/runtime/program/ops/internal/inference.h>

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -60,10 +61,12 @@ struct DeviceRows {
   std::vector<std::int64_t> places;            // as in LstmSequenceRows; empty: in order
   std::vector<std::int64_t> slots;             // by sequence, longest first: its row in the first iteration
   std::vector<std::vector<std::int64_t>> who;  // by iteration and row: its row in the first iteration; empty: in order
+  bool reversed = false;  // the iterations go from the last slot of their inputs to the first; rows stand in the slots' order
 
   /// With `arriving`, of the inputs only how many rows they will have. UnsupportedError says which values do not fit.
   void read(bool arriving = false) {
     LoopBinder binder(form, operands, stream);
+    reversed = operands.read[0].stride < 0;
     std::vector<std::vector<std::int64_t>> all;
     for (std::size_t i = 0; i < operands.inputs.size(); ++i) all.push_back(arriving ? binder.expected_rows(i) : read_input(binder, i));
     binder.set_rows(all);
@@ -85,9 +88,13 @@ struct DeviceRows {
     if (counts.empty() || counts[0] == 0) throw UnsupportedError("iterations have no rows");
     for (const std::vector<std::int64_t>& rows : all)
       if (rows != counts) throw UnsupportedError("inputs differ in their rows");
-    for (const LoopOperands::Slots& read : operands.read)
-      if (read.first < 0 || read.stride != 1 || (order && read.first != 0))
-        throw UnsupportedError("an input is not read from its first slot on, slot by slot");
+    for (const LoopOperands::Slots& read : operands.read) {
+      const std::int64_t least = reversed ? read.first - operands.iterations + 1 : read.first;
+      if (least < 0 || read.stride != (reversed ? -1 : 1) || (order && read.first != 0))
+        throw UnsupportedError("an input is not read slot by slot");
+    }
+    if (reversed && (order || counts.front() != counts.back() || !std::is_sorted(counts.begin(), counts.end())))
+      throw UnsupportedError("iterations from the last slot to the first differ in their rows, or have an order of sequences");
     if (binder.ragged() && !std::is_sorted(counts.rbegin(), counts.rend()))
       throw UnsupportedError("iterations have more rows than those before");
   }
@@ -97,8 +104,10 @@ struct DeviceRows {
   /// Slots one behind the other are one tensor.
   std::vector<std::int64_t> read_input(const LoopBinder& binder, std::size_t i) {
     BoundInput bound = binder.input(i);
-    if (bound.whole && bound.slots.empty() && operands.read[i].stride == 1)
-      inputs.push_back(bound.whole->rows(bound.begin.front(), bound.begin.back() + bound.rows.back()));
+    if (reversed) std::reverse(bound.slots.begin(), bound.slots.end());
+    const std::size_t first = reversed ? bound.begin.size() - 1 : 0, last = bound.begin.size() - 1 - first;
+    if (bound.whole && bound.slots.empty() && std::abs(operands.read[i].stride) == 1)
+      inputs.push_back(bound.whole->rows(bound.begin[first], bound.begin[last] + bound.rows[last]));
     else
       inputs.push_back(bound.whole ? *bound.whole : concat(bound.slots, 0, stream));  // with `whole`, check_rows refuses
     return std::move(bound.rows);
@@ -164,6 +173,9 @@ struct DeviceRows {
       for (std::size_t row = 0; row < who[t].size(); ++row)
         places[static_cast<std::size_t>(offsets[t]) + number[static_cast<std::size_t>(who[t][row])]] = static_cast<std::int64_t>(row);
   }
+
+  /// The slot of the inputs that an iteration reads, counted from the first one that any reads.
+  std::int64_t slot_of(std::int64_t iteration) const { return reversed ? operands.iterations - 1 - iteration : iteration; }
 
   /// By row of an iteration: its row in the first. Empty: the same.
   std::vector<std::int64_t> stayed(std::int64_t iteration) const {

@@ -44,16 +44,17 @@ class WholeRun : public LoopRun {
   /// Enqueues all iterations and writes the outputs.
   virtual void enqueue() = 0;
 
-  /// `whole`: the rows of all iterations. Slot t is ready at (watermark, t + 1) where there is a watermark.
+  /// `whole`: the rows of all iterations, in the order of the slots that they read. With a watermark, slot t of them is ready at (watermark, t + 1).
   void write(std::size_t output, const Tensor& whole, const std::shared_ptr<Watermark>& watermark) {
     const TensorArray& array = operands_.outputs[output];
-    const std::int64_t first = operands_.written[output].first;
+    const auto [first, stride] = operands_.written[output];
     const detail::FilledSlots slots{whole, rows_.offsets, false, watermark};
-    if (array.is_fixed() && first == 0 && array.size() == operands_.iterations) {
+    const bool in_order = stride == (rows_.reversed ? -1 : 1) && first == rows_.slot_of(0);
+    if (array.is_fixed() && in_order && array.size() == operands_.iterations) {
       array.fill(slots.whole, slots.offsets, slots.watermark);
       return;
     }
-    for (std::int64_t t = 0; t < operands_.iterations; ++t) array.write(first + t, LoDTensor(slots.slot(t)));
+    for (std::int64_t t = 0; t < operands_.iterations; ++t) array.write(first + stride * t, LoDTensor(slots.slot(rows_.slot_of(t))));
   }
 
   LoopOperands operands_;
