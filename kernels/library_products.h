@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <millrace/kernels/gemm.h>
 #include <millrace/tensor/device.h>
 
 /// Products of matrices by a vendor's library (cuBLASLt), beside our own kernels, which always exist. A device takes the library for a product
@@ -21,6 +22,10 @@ namespace millrace {
 /// For people, a line for each product that was probed on the device: "f32 [M, 256] x [256, 1024]: cuBLASLt, algorithm 3 of 7 …" or "…: ours, …"
 /// with the reason. Empty where there was none, and on places without such a library. Thread-safe.
 std::vector<std::string> library_products(Device& device);
+
+/// Runs a product of that plan and matrix which is large enough to be probed, for callers that record graphs of smaller ones later. Products that are
+/// never the library's are not run.
+void probe_library_product(const GemmPlan& plan, const PackedMatrix& w, StreamRef stream);
 
 /// "cuBLASLt 13.0.2", or why there is none here. Loads the library.
 std::string library_products_status();

@@ -85,7 +85,7 @@ void compiled_rows(Context& context, const SpelledCell& cell, std::int64_t hidde
     row.peer = most;
     row.goal = 1;
     const auto begin = std::chrono::steady_clock::now();
-    const DeviceCell made(program, 0, loop_of(program), context.gpu->device());
+    const DeviceCell made({.program = &program, .op = &loop_of(program), .device = context.gpu->device()});
     row.ours = seconds_since(begin);
     context.emit(std::move(row));
   }

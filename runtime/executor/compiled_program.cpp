@@ -139,12 +139,20 @@ class Compiler {
     return loop ? fmt::format("while {} ({})", made.sub_block, first) : first;
   }
 
+  /// Of the loops of its group; loops inside others are in none.
+  int loops_beside(const Op& op) const {
+    for (const LoopGroup& group : made_.loop_groups)
+      for (const std::size_t place : group)
+        if (&program_.block(0).ops[place] == &op) return static_cast<int>(group.size());
+    return 1;
+  }
+
   void choose_kind(CompiledOp& made, const Op& op, int block) {
     if (made.kernel) return;
     if (op.type == "while") {
       expect_files(op);
       made.kind = Kind::while_loop;
-      made.backends = make_loop_backends({&program_, block, &op, made_.device, made.stream});
+      made.backends = make_loop_backends({&program_, block, &op, made_.device, made.stream, loops_beside(op)});
       made.sub_block = op.attributes.get<BlockId>("sub_block").index;
     } else if (op.type == "break_if") {
       made.kind = Kind::break_if;
@@ -264,8 +272,8 @@ Executable::Executable(Program program, std::shared_ptr<Device> device) {
   made->for_runs = std::make_unique<CallerDevices>(made->device);
   if (made->host != made->device) made->hosts_for_runs = std::make_unique<CallerDevices>(made->host);
   lower_for_runs(made->program, made->device->place());
-  Compiler(*made).run();
   made->loop_groups = find_loop_groups(made->program);
+  Compiler(*made).run();
   if (!made->loop_groups.empty()) made->stacked_views = StackedViews(made->program);
   for (const LoopGroup& group : made->loop_groups) made->behind_groups.push_back(made->stacked_views.behind(made->program, group));
   compiled_ = std::move(made);

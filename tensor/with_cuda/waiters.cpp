@@ -16,7 +16,7 @@
 namespace millrace::cuda {
 namespace {
 
-constexpr std::chrono::microseconds most_spinning{50}, shortest_nap{20}, longest_nap{1000};
+constexpr std::chrono::microseconds most_spinning{50}, shortest_nap{10}, longest_nap{1000};
 
 void relax() noexcept {
 #if defined(__x86_64__)
@@ -92,7 +92,7 @@ void Waiters::run() {
         soon_.emplace();
       if (!left) break;
       if (!late) continue;
-      const auto nap = std::clamp<Clock::duration>((now - moved) / 100, shortest_nap, longest_nap);
+      const auto nap = std::clamp<Clock::duration>((now - moved) / 200, shortest_nap, longest_nap);
       sleep([&] { wake_.wait_for(lock, nap, [&] { return stopped_ || notified_; }); });
     }
     if (stopped_) return soon_.reset();

@@ -16,7 +16,7 @@ namespace millrace::cuda {
 class StreamState;
 
 /// Notices what a device's streams complete. One thread looks at all of them: it spins for at most 50 µs without progress, then naps between two
-/// looks, each time for a hundredth of the time since something moved, from 20 µs to 1 ms. So a wait grows by a hundredth or by 20 µs, and by the time
+/// looks, each time for half a per cent of the time since something moved, from 10 µs to 1 ms. So a wait grows by half a per cent or by 10 µs, and by the time
 /// that the system takes to wake a thread. CUDA, which knows of failures, is asked between two naps, and every millisecond while it
 /// spins. The thread sleeps while nothing is in flight.
 class Waiters {

@@ -250,6 +250,9 @@ TEST_CASE("no bit of a generated kernel depends on how the blocks of the device 
         if (first.empty()) first = all;
         for (std::size_t i = 0; i < all.size(); ++i) CHECK(same_bits(all[i], first[i]));
       }
+    rows.reversed = true;
+    CHECK_THROWS_WITH_AS(run(kernel, weights, rows, stream), "cell sequence: expected reversed steps of 21 rows, found 19 in step 1",
+                         ArgumentError);
   }
 }
 

@@ -182,11 +182,13 @@ class HeldLstm {
                                                                               ++gates) warp_.each_lane([&](int lane) {
         to[((pair - HELD * warps) * chain_chunks + chunk) * chunk_words + gates * warp_lanes + lane] = weights_of(pair, chunk, gates, lane);
       });
-    for (int gate = 0; gate < 4; ++gate)
-      each(units_ * 8, [&](int i) {
-        const int unit = first_chunk_ * chunk_k + i;
-        bias_[gate * units_ * 8 + i] = a_.bias != nullptr && unit < a_.hidden ? a_.bias[gate * a_.hidden + unit] : 0.0f;
-      });
+    each(units_ * 8, [&](int i) {
+      const int unit = first_chunk_ * chunk_k + i;
+      const bool there = a_.bias != nullptr && unit < a_.hidden;
+      float found[4];
+      MILLRACE_UNROLLED for (int gate = 0; gate < 4; ++gate) found[gate] = there ? a_.bias[gate * a_.hidden + unit] : 0.0f;
+      MILLRACE_UNROLLED for (int gate = 0; gate < 4; ++gate) bias_[gate * units_ * 8 + i] = found[gate];
+    });
   }
 
   /// f(i) for each i below `count`, dealt to the lanes of the block.
@@ -197,21 +199,37 @@ class HeldLstm {
     });
   }
 
+  /// A warp takes a row of h, or both halves of a unit block's c, at a time. Several loads are under way before the first is stored: one behind the
+  /// other, those of h took 20 µs.
   MILLRACE_DEVICE void load_states() const {
     if (steps_ == 0) return;
+    constexpr int at_once = 8;
     const auto rows = static_cast<int>(a_.offsets[1] - a_.offsets[0]);
-    for (int tile = 0; tile < own_tiles_; ++tile) {
-      each(8 * a_.hidden, [&](int i) {
-        const int row = tile_of(tile) * 8 + i / a_.hidden, unit = i % a_.hidden;
-        if (row < rows)
-          reinterpret_cast<T*>(state(0, tile))[factor_place<T>(unit, row % 8)] =
-              static_cast<const T*>(a_.h)[a_.slot_of(row) * a_.h_row + unit];
+    for (int own = warp_.warp(); own < own_tiles_ * 8; own += warps) {
+      const int tile = own / 8, row = tile_of(tile) * 8 + own % 8;
+      if (row >= rows) continue;
+      const T* const from = static_cast<const T*>(a_.h) + a_.slot_of(row) * a_.h_row;
+      T* const to = reinterpret_cast<T*>(state(0, tile));
+      warp_.each_lane([&](int lane) {
+        MILLRACE_ROLLED for (int begin = lane; begin < a_.hidden; begin += at_once * warp_lanes) {
+          T found[at_once];
+          MILLRACE_UNROLLED for (int i = 0; i < at_once; ++i) if (begin + i * warp_lanes < a_.hidden) found[i] =
+              from[begin + i * warp_lanes];
+          MILLRACE_UNROLLED for (int i = 0; i < at_once; ++i) if (begin + i * warp_lanes < a_.hidden)
+              to[factor_place<T>(begin + i * warp_lanes, own % 8)] = found[i];
+        }
       });
-      for (int unit = 0; unit < units_; ++unit)
-        each(64, [&](int i) {
-          const int row = tile_of(tile) * 8 + i % 4 * 2 + i / 32, own = first_chunk_ * chunk_k + unit * 8 + i % 32 / 4;
-          cells(0, unit, tile)[i] = row < rows && own < a_.hidden ? a_.c.get(a_.slot_of(row) * a_.c_row + own) : 0.0f;
-        });
+    }
+    for (int place = warp_.warp(); place < own_tiles_ * units_; place += warps) {
+      const int tile = place / units_, unit = place % units_;
+      float* const to = cells(0, unit, tile);
+      warp_.each_lane([&](int lane) {
+        const int row = tile_of(tile) * 8 + lane % 4 * 2, own = first_chunk_ * chunk_k + unit * 8 + lane / 4;
+        float found[2];
+        MILLRACE_UNROLLED for (int i = 0; i < 2; ++i) found[i] =
+            row + i < rows && own < a_.hidden ? a_.c.get(a_.slot_of(row + i) * a_.c_row + own) : 0.0f;
+        MILLRACE_UNROLLED for (int i = 0; i < 2; ++i) to[i * warp_lanes + lane] = found[i];
+      });
     }
   }
 

@@ -12,6 +12,7 @@
 
 #include <millrace/kernels/cuda/with_cuda/blas_library.h>
 #include <millrace/kernels/cuda/with_cuda/product_request.h>
+#include <millrace/kernels/fill.h>
 #include <millrace/tensor/cuda_device.h>
 #include <millrace/tensor/with_cuda/device_context.h>
 #include <millrace/tensor/with_cuda/memory_pool.h>
@@ -445,6 +446,15 @@ std::vector<std::string> library_products(Device& device) {
   const std::lock_guard lock(context->mutex);
   if (context->products == nullptr) return {};
   return static_cast<const cuda::LibraryProducts*>(context->products.get())->lines();
+}
+
+void probe_library_product(const GemmPlan& plan, const PackedMatrix& w, StreamRef stream) {
+  const GemmDesc& desc = plan.desc();
+  if (desc.k < cuda::least_extent || desc.n < cuda::least_extent) return;
+  const std::int64_t rows = std::max<std::int64_t>(1, (cuda::least_work + desc.k * desc.n - 1) / (desc.k * desc.n));
+  const Tensor x = zeros(DDim{rows, desc.k}, desc.dtype, stream);
+  Tensor out(desc.out, DDim{rows, desc.n}, stream.memory());
+  run(plan, w, x, out, stream);
 }
 
 std::vector<std::string> cuda_arithmetic_ids() {

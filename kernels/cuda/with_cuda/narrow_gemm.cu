@@ -78,26 +78,34 @@ struct NarrowProduct {
     });
   }
 
-  /// [columns / 16][k / chunk] fragments of A, then [rows / 8][k / chunk] of B.
+  /// [columns / 16][k / chunk] fragments of A, then [rows / 8][k / chunk] of B. All loads of a lane are under way before the first is stored.
   MILLRACE_DEVICE void stage(const Warp& warp, const Tile& tile, std::int64_t begin) const {
+    constexpr int apart = tile_warps * warp_lanes, of_left = tile_columns * tile_k / apart, of_right = tile_rows * tile_k / apart;
     auto* const left = reinterpret_cast<T*>(warp.shared());
     T* const right = left + tile_columns * tile_k;
     const bool along_k = b_row == 1;  // neighbours read neighbours
+    const auto column_of = [along_k](int i) { return along_k ? i / tile_k : i % tile_columns; };
+    const auto k_of = [along_k](int i) { return along_k ? i % tile_k : i / tile_columns; };
     warp.each_lane([&](int lane) {
       const int first = warp.warp() * warp_lanes + lane;
-      for (int i = first; i < tile_columns * tile_k; i += tile_warps * warp_lanes) {
-        const int column = along_k ? i / tile_k : i % tile_columns;
-        const int x = along_k ? i % tile_k : i / tile_columns;
+      T columns[of_left], rows[of_right];
+      MILLRACE_UNROLLED for (int which = 0; which < of_left; ++which) {
+        const int i = first + which * apart, column = column_of(i), x = k_of(i);
         const bool there = tile.column + column < n && begin + x < k;
-        left[(column / 16 * k_steps + x / chunk) * 16 * chunk + place_in_a<T>(column % 16, x % chunk)] =
-            there ? factor_of<T>(b[tile.at[1] + (begin + x) * b_row + (tile.column + column) * b_column]) : T{};
+        columns[which] = there ? factor_of<T>(b[tile.at[1] + (begin + x) * b_row + (tile.column + column) * b_column]) : T{};
       }
-      for (int i = first; i < tile_rows * tile_k; i += tile_warps * warp_lanes) {
-        const int row = i / tile_k;
-        const int x = i % tile_k;
+      MILLRACE_UNROLLED for (int which = 0; which < of_right; ++which) {
+        const int i = first + which * apart, row = i / tile_k, x = i % tile_k;
         const bool there = tile.row + row < m && begin + x < k;
-        right[(row / 8 * k_steps + x / chunk) * 8 * chunk + place_in_b<T>(x % chunk, row % 8)] =
-            there ? factor_of<T>(a[tile.at[0] + (tile.row + row) * a_row + (begin + x) * a_column]) : T{};
+        rows[which] = there ? factor_of<T>(a[tile.at[0] + (tile.row + row) * a_row + (begin + x) * a_column]) : T{};
+      }
+      MILLRACE_UNROLLED for (int which = 0; which < of_left; ++which) {
+        const int i = first + which * apart, column = column_of(i), x = k_of(i);
+        left[(column / 16 * k_steps + x / chunk) * 16 * chunk + place_in_a<T>(column % 16, x % chunk)] = columns[which];
+      }
+      MILLRACE_UNROLLED for (int which = 0; which < of_right; ++which) {
+        const int i = first + which * apart, row = i / tile_k, x = i % tile_k;
+        right[(row / 8 * k_steps + x / chunk) * 8 * chunk + place_in_b<T>(x % chunk, row % 8)] = rows[which];
       }
     });
   }

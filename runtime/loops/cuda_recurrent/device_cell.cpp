@@ -23,8 +23,7 @@ CellSequence compiled(const CellPlan& plan, const Place& place) {
 
 }  // namespace
 
-DeviceCell::DeviceCell(const Program& program, int block, const Op& loop, std::shared_ptr<Device> device)
-    : loop_(program, block, loop, uses_tf32(*device)), device_(std::move(device)) {
+DeviceCell::DeviceCell(const LoopSite& site) : loop_(*site.program, site.block, *site.op, uses_tf32(*site.device)), device_(site.device) {
   const passes::Phases& phases = loop_.phases();
   for (const auto& [phase, made] : {std::pair{&phases.invariant, &invariant_}, {&phases.ahead, &ahead_}, {&phases.behind, &behind_}})
     if (!phase->program.outputs().empty()) made->emplace(phase->program, device_);

@@ -18,7 +18,7 @@ namespace millrace {
 class DeviceCell {
  public:
   /// UnsupportedError says what does not fit, the device and its compiler included.
-  DeviceCell(const Program& program, int block, const Op& loop, std::shared_ptr<Device> device);
+  explicit DeviceCell(const LoopSite& site);
 
   const LoopForm& form() const noexcept { return loop_.form(); }
   std::string to_string() const;

@@ -12,8 +12,7 @@
 
 namespace millrace {
 
-DeviceLstm::DeviceLstm(const Program& program, int block, const Op& loop, std::shared_ptr<Device> device)
-    : loop_(program, block, loop), device_(std::move(device)) {
+DeviceLstm::DeviceLstm(const LoopSite& site) : loop_(*site.program, site.block, *site.op), device_(site.device), beside_(site.beside) {
   for (const auto& [piece, made] : {std::pair{&loop_.before(), &before_}, {&loop_.behind(), &behind_}})
     if (piece->program) made->emplace(*piece->program, device_);
   const auto type = [&](VarId var) -> const VarType& { return loop_.step().var(var).type; };
@@ -39,7 +38,7 @@ DeviceLstm::DeviceLstm(const Program& program, int block, const Op& loop, std::s
 
 std::string DeviceLstm::to_string() const {
   std::string text = loop_.to_string();
-  for (const std::int64_t rows : {1, 16, 64, 256}) text += "  " + schedule_lstm(plan_->desc(), rows, plan_->limits()).reason + "\n";
+  for (const std::int64_t rows : {1, 16, 64, 256}) text += "  " + plan_->schedule(rows).reason + "\n";
   return text;
 }
 

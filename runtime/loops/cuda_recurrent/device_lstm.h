@@ -22,7 +22,7 @@ struct DeviceRows;
 class DeviceLstm {
  public:
   /// UnsupportedError says what does not fit, the device included.
-  DeviceLstm(const Program& program, int block, const Op& loop, std::shared_ptr<Device> device);
+  explicit DeviceLstm(const LoopSite& site);
 
   const LoopForm& form() const noexcept { return loop_.form(); }
   std::string to_string() const;
@@ -53,6 +53,7 @@ class DeviceLstm {
 
   LstmLoop loop_;
   std::shared_ptr<Device> device_;
+  int beside_;  // loops that may run at the same time
   std::optional<StraightProgram> before_, behind_;
   std::map<VarId, Tensor> constants_;  // weights, on the device
   std::optional<LstmSequencePlan> plan_;

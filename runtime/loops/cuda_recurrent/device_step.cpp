@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <millrace/kernels/gemm.h>
+#include <millrace/kernels/library_products.h>
 #include <millrace/kernels/lstm_sequence.h>
 #include <millrace/runtime/loops/cuda_graph/captured_loop.h>
 #include <millrace/runtime/loops/cuda_graph/tick_graph.h>
@@ -236,6 +237,7 @@ class CellKernel {
     const std::optional<Tensor> bias = held(cell.bias), peepholes = held(cell.peepholes);
     weights_ = pack(plan_, *held(cell.r), bias ? &*bias : nullptr, peepholes ? &*peepholes : nullptr, stream);
     w_ = pack(projection_, *held(cell.w), stream);
+    probe_library_product(projection_, w_, stream);
   }
 
   /// The next h, and c where `c_next` wants it; the state of each slot in place.

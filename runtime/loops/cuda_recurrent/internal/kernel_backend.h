@@ -10,8 +10,8 @@
 
 namespace millrace {
 
-/// The fused backend of a device whose analysis is a `Loop`: constructed from program, block, op and device (an Error says why it does not
-/// fit), with `form` and `prepare`.
+/// The fused backend of a device whose analysis is a `Loop`: constructed from the site (an Error says why it does not fit), with `form` and
+/// `prepare`.
 template <class Loop>
 class KernelBackend final : public LoopBackend {
  public:
@@ -22,7 +22,7 @@ class KernelBackend final : public LoopBackend {
  private:
   const LoopForm& analyse() override {
     try {
-      loop_ = std::make_unique<const Loop>(*site().program, site().block, *site().op, site().device);
+      loop_ = std::make_unique<const Loop>(site());
     } catch (const Error& error) {
       throw UnsupportedError("there is no fused kernel for it on " + site().device->place().to_string() + ": " + error.what());
     }
