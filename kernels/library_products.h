@@ -23,8 +23,8 @@ namespace millrace {
 /// with the reason. Empty where there was none, and on places without such a library. Thread-safe.
 std::vector<std::string> library_products(Device& device);
 
-/// Runs a product of that plan and matrix which is large enough to be probed, for callers that record graphs of smaller ones later. Products that are
-/// never the library's are not run.
+/// Runs a product of that plan and matrix which is large enough to be probed, for callers that record graphs of smaller ones later. The first call for a
+/// shape takes the time and the memory of a probe. Products with a k or n below 32, which are never the library's, are not run.
 void probe_library_product(const GemmPlan& plan, const PackedMatrix& w, StreamRef stream);
 
 /// "cuBLASLt 13.0.2", or why there is none here. Loads the library.

@@ -25,7 +25,7 @@ constexpr const char* usage =
     "PROGRAM]\n"
     "  --only     the rows of these ids alone:\n";
 constexpr const char* usage_end =
-    "  --shapes   of G1 to G7 those with these widths and rows alone, such as 512x16,1024x64\n"
+    "  --shapes   of G1 to G8 and torch those with these widths and rows alone, such as 512x16,1024x64; G7 has 64 rows\n"
     "  --device   of the machine's; default 0\n"
     "  --json     the rows as data\n"
     "  --plot     ours and peers over H, as an SVG\n"

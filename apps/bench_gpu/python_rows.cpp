@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers of an LSTM beside PyTorch's: one, a stack of four (G4), and one with its gradients (G6).
+#include <optional>
+#include <string>
+#include <vector>
+
 #include <fmt/format.h>
 
 #include <bench/library/python_peer.h>

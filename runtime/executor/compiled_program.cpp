@@ -139,7 +139,7 @@ class Compiler {
     return loop ? fmt::format("while {} ({})", made.sub_block, first) : first;
   }
 
-  /// Of the loops of its group; loops inside others are in none.
+  /// The number of loops in the group of `op`; 1 for a loop in no group.
   int loops_beside(const Op& op) const {
     for (const LoopGroup& group : made_.loop_groups)
       for (const std::size_t place : group)

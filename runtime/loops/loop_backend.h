@@ -27,7 +27,7 @@ struct LoopSite {
   const Op* op = nullptr;
   std::shared_ptr<Device> device;
   std::size_t stream = 0;  ///< of the device's ring
-  int beside = 1;          ///< loops that may run at the same time, this one included (lowering/loop_groups.h)
+  int beside = 1;          ///< the number of loops that may run at the same time, this one included (lowering/loop_groups.h)
 };
 
 /// One run of a loop in a backend. `advance` enqueues iterations; nothing is written to an array before `publish` or `finish`, unless

@@ -77,7 +77,7 @@ struct LstmLoop::Reader {
       if (std::none_of(op->inputs.begin(), op->inputs.end(), [&](VarId id) { return of_states.contains(id); })) continue;
       of_states.insert(op->outputs.begin(), op->outputs.end());
       if (std::any_of(op->inputs.begin(), op->inputs.end(), [&](VarId id) { return shown.contains(id); }))
-        refuse(label(*op) + " looks at the state: the only cell with a kernel is lstm_cell");
+        refuse(label(*op) + " looks at a copy of the state");
       const bool direct = reads(*op, state(0)) || reads(*op, state(1));
       if (!direct) continue;
       if (step.registry().at(op->type).traits.forwards) {

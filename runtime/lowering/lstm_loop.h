@@ -37,7 +37,7 @@ class LstmLoop {
   /// Which rows step, bool [rows, 1]: the next states are `where(live, what the cell makes, the state)`. None: all, and those below are
   /// the next h and c. Other readers of the cell's results read rows that step, so they may be given the next states.
   VarId live = no_var, h_made = no_var, c_made = no_var;
-  /// h and c before the iteration, which outputs of the form may be.
+  /// The states before the iteration; outputs of the form may be these.
   VarId h_before = no_var, c_before = no_var;
   bool keeps_c = false;
   std::size_t h = 0, c = 0;

@@ -10,6 +10,7 @@
 #include <optional>
 #include <tuple>
 
+#include <millrace/kernels/fill.h>
 #include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/executor/run_program.h>
@@ -249,6 +250,41 @@ TEST_CASE("no bit of a generated kernel depends on how the blocks of the device 
           for (const Tensor& one : *tensors) all.push_back(one.copy_to(CpuPlace{}).to_vector<float>());
         if (first.empty()) first = all;
         for (std::size_t i = 0; i < all.size(); ++i) CHECK(same_bits(all[i], first[i]));
+      }
+    // From the last rows to the first: as forwards over the steps the other way around, some rows left alone in front.
+    constexpr std::int64_t front = 3, each = 7, steps = 3, all_rows = front + steps * each;
+    const auto turned = [](std::vector<float> of) {
+      const std::size_t width = of.size() / all_rows, block = each * width;
+      const std::vector<float> from = of;
+      for (std::size_t t = 0; t < steps; ++t)
+        std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(front * width + (steps - 1 - t) * block), block,
+                    of.begin() + static_cast<std::ptrdiff_t>(front * width + t * block));
+      return of;
+    };
+    const auto numbers = [](const Tensor& of) { return of.copy_to(CpuPlace{}).to_vector<float>(); };
+    CellRows forwards = rows, backwards = rows;
+    forwards.offsets = backwards.offsets = {front, front + each, front + 2 * each, all_rows};
+    backwards.reversed = true;
+    for (std::size_t i = 0; i < rows.inputs.size(); ++i) {
+      backwards.inputs[i] = rows.inputs[i].rows(0, all_rows);
+      forwards.inputs[i] = there(Tensor::from(turned(numbers(backwards.inputs[i])), backwards.inputs[i].dims()));
+    }
+    for (const auto& [group, blocks, groups] : {std::tuple{Group::block, 1, 1}, {Group::cluster, 2, 2}, {Group::grid, 2, 2}})
+      for (const std::int64_t at_once : {0, 2}) {
+        const CellSchedule schedule{group, blocks, groups, 4, 1, std::vector<std::int64_t>(plan.products.size(), 1), 0};
+        INFO(schedule.to_string(), ", ", at_once, " steps a launch");
+        for (CellRows* one : {&forwards, &backwards}) {
+          one->steps_a_launch = at_once;
+          one->outputs.clear();
+          one->states_out.clear();
+          for (const std::int64_t width : plan.output_widths) one->outputs.push_back(zeros(DDim{all_rows, width}, DType::f32, stream));
+          for (const Tensor& state : rows.states) one->states_out.push_back(zeros(state.dims(), DType::f32, stream));
+          run(kernel, weights, *one, stream, &schedule);
+        }
+        for (std::size_t i = 0; i < forwards.outputs.size(); ++i)
+          CHECK(same_bits(turned(numbers(forwards.outputs[i])), numbers(backwards.outputs[i])));
+        for (std::size_t i = 0; i < forwards.states_out.size(); ++i)
+          CHECK(same_bits(numbers(forwards.states_out[i]), numbers(backwards.states_out[i])));
       }
     rows.reversed = true;
     CHECK_THROWS_WITH_AS(run(kernel, weights, rows, stream), "cell sequence: expected reversed steps of 21 rows, found 19 in step 1",

@@ -189,8 +189,9 @@ TEST_CASE("the states before each step leave an LSTM's kernel too, of sorted, un
         }
         Feeds feeds;
         const LoD lod = LoD::from_lengths({lengths_of(random, sequences)});
-        feeds.insert_or_assign("x", dense ? LoDTensor(random_of(random, dtype, DDim{random.between(1, 6), sequences, input}))
-                                          : LoDTensor(random_of(random, dtype, DDim{lod.rows(), input}), lod));
+        feeds.insert_or_assign("x",
+                               dense ? LoDTensor(random_of(random, dtype, DDim{seed == 2 ? 300 : random.between(1, 6), sequences, input}))
+                                     : LoDTensor(random_of(random, dtype, DDim{lod.rows(), input}), lod));
         for (const char* name : {"h", "c"}) feeds.insert_or_assign(name, LoDTensor(random_of(random, dtype, DDim{sequences, hidden})));
         compare(program, feeds, 1, device);
       }

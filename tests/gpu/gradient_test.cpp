@@ -12,6 +12,8 @@
 #include <vector>
 
 #include <millrace/kernels/cast.h>
+#include <millrace/runtime/builder/array_var.h>
+#include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/layers/lstm.h>
@@ -153,6 +155,57 @@ TEST_CASE("the loops of cells and of their gradients have the same bits iteratio
       // The gradient of a layer norm is in no generated kernel.
       check_loops(random, forward, batch, device, cell.name == "layer norm lstm" ? 1 : 2, 1e-3);
     }
+  }
+}
+
+TEST_CASE(
+    "a loop of more steps than a launch has, and one that writes slots in another order than it reads them, have the same bits as "
+    "generated kernels") {
+  const std::shared_ptr<Device> device = device_here();
+  Random random(1);
+  constexpr std::int64_t hidden = 3;
+  {
+    const Batch batch{{300, 300}, true};
+    Program forward;
+    {
+      const build::Guard guard(forward);
+      const Var w = build::parameter("w", random_tensor(random, DDim{hidden, hidden}));
+      const layers::Cell cell = [&](const Var& row, const std::vector<Var>& state) {
+        const Var next = tanh(row + matmul(state[0], w));
+        return layers::CellStep{next, {next}};
+      };
+      build::output("y", layers::unroll(cell, {build::input("x", batch.type(DType::f32, hidden))}, {{hidden}}).output);
+    }
+    check_loops(random, forward, batch, device, 2, 1e-3);
+  }
+  for (const bool reads_back : {false, true}) {
+    INFO(std::string(reads_back ? "reads from the last slot on" : "writes from the last slot on"));
+    Program program;
+    {
+      const build::Guard guard(program);
+      const build::ArrayVar in = build::ArrayVar::unstack(build::input("x", VarType(DType::f32, {DDim::unknown, 2, hidden})));
+      const Var w = build::parameter("w", random_tensor(random, DDim{hidden, hidden})), n = in.size(), last = n - 1;
+      const build::ArrayVar out(n, "out"), states(n, "states");
+      const Var boot = build::parameter("boot", random_tensor(random, DDim{2, hidden}));
+      Var step = build::constant(0);
+      {
+        build::WhileLoop loop = build::while_loop({step});
+        const auto frame = loop.frame();
+        loop.break_if(equal(step, n));
+        const Var back = last - step;
+        const Var next = tanh(in.read(reads_back ? back : step) + matmul(states.read(step - 1, boot), w));
+        states.write(step, next);
+        out.write(reads_back ? step : back, next);
+        step.update(step + 1);
+      }
+      build::output("y", out.stack());
+    }
+    Feeds feeds;
+    feeds["x"] = Value(random_tensor(random, DDim{5, 2, hidden}));
+    const RunResult expected = run_in(Backend::interpreted, program, feeds, device),
+                    found = run_in(Backend::automatic, program, feeds, device);
+    CHECK(found.fused_loops == 1);
+    CHECK(same_bits(found, expected, "y"));
   }
 }
 

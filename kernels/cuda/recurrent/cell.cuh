@@ -52,8 +52,8 @@ struct CellArguments : StepArguments {
   int weights_at[cell_products];          // in shared memory, of the pieces that stay
   int resident[cell_products];            // of each unit block's pieces
   float* kept;                            // [values][rows][units]
-  std::int64_t mirror;      // −1; else the steps go from the last rows to the first, and those that would begin at b begin at mirror − b
-  int staged_at, folds_at;  // in shared memory
+  std::int64_t mirror;                    // −1: steps go forward. Else a step whose rows would begin at b has its rows at mirror − b
+  int staged_at, folds_at;                // in shared memory
 };
 
 /// A value as a factor: of bf16 the nearest, to even.

@@ -64,8 +64,10 @@ class CellLoop::Reader {
     if (form_.inputs.empty()) refuse("no rows come in");
     const std::int64_t stride = form_.inputs[0].index.stride;
     for (const LoopForm::StepInput& input : form_.inputs)
-      if (std::abs(stride) != 1 || input.index.stride != stride || input.shrinks || input.boot != no_var)
+      if (std::abs(input.index.stride) != 1 || input.shrinks || input.boot != no_var)
         refuse("it reads other slots than one after the other");
+    for (const LoopForm::StepInput& input : form_.inputs)
+      if (input.index.stride != stride) refuse("it reads one input from the first slot on and another from the last");
     for (const LoopForm::Output& output : form_.outputs)
       if (std::abs(output.index.stride) != 1) refuse("it writes other slots than one after the other");
   }

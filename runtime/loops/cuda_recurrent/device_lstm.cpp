@@ -78,8 +78,9 @@ void DeviceLstm::take_steps(LstmSequenceRows& sequence, const Values& values, St
   if (loop_.live != no_var) sequence.live = contiguous(value(values, loop_.live), stream);
 }
 
-/// All but that.
-LstmSequenceRows DeviceLstm::sequence(const DeviceRows& rows, StreamRef stream) const {
+/// The kernel's other operands; `y` and `c_steps`: rows that are there.
+LstmSequenceRows DeviceLstm::sequence(const DeviceRows& rows, StreamRef stream, const std::optional<Tensor>& y,
+                                      const std::optional<Tensor>& c_steps) const {
   LstmSequenceRows made;
   made.offsets = rows.offsets;
   made.places = rows.places;
@@ -88,8 +89,8 @@ LstmSequenceRows DeviceLstm::sequence(const DeviceRows& rows, StreamRef stream) 
   made.h = rows.states[loop_.h];
   made.c = rows.states[loop_.c];
   const DType dtype = plan_->desc().dtype;
-  made.y = Tensor(dtype, DDim{rows.offsets.back(), plan_->desc().hidden}, stream.memory());
-  if (loop_.keeps_c) made.c_steps = Tensor(dtype, made.y.dims(), stream.memory());
+  made.y = y ? *y : Tensor(dtype, DDim{rows.offsets.back(), plan_->desc().hidden}, stream.memory());
+  if (loop_.keeps_c) made.c_steps = c_steps ? *c_steps : Tensor(dtype, made.y.dims(), stream.memory());
   made.h_out = Tensor(dtype, made.h.dims(), stream.memory());
   made.c_out = Tensor(dtype, made.c.dims(), stream.memory());
   return made;
@@ -121,7 +122,7 @@ class DeviceLstm::Run final : public WholeRun {
     copy(before, front, stream_);
     return made;
   }
-  /// Of each iteration the states before it: rows of `room`.
+  /// The states before each iteration, in the order of its rows.
   Tensor states_before(const Tensor& room) const {
     const std::vector<std::int64_t>& counts = rows_.counts;
     if (counts.front() == counts.back()) return room.rows(0, rows_.offsets.back());
@@ -153,10 +154,10 @@ class DeviceLstm::Run final : public WholeRun {
     for (std::size_t i = 0; i < operands_.shared.size(); ++i)
       values[ports[rows_.inputs.size() + rows_.states.size() + i].var] = brought(operands_.shared[i], stream_);
     loop_.run_piece(loop.before(), loop_.before_, values);
-    sequence_ = loop_.sequence(rows_, stream_);
-    std::optional<Tensor> h_room, c_room;
-    if (writes(loop.h_before)) sequence_.y = behind(h_room.emplace(room_behind(sequence_.h)));
-    if (writes(loop.c_before)) sequence_.c_steps = behind(c_room.emplace(room_behind(sequence_.c)));
+    std::optional<Tensor> h_room, c_room, y, c_steps;
+    if (writes(loop.h_before)) y = behind(h_room.emplace(room_behind(rows_.states[loop.h])));
+    if (writes(loop.c_before)) c_steps = behind(c_room.emplace(room_behind(rows_.states[loop.c])));
+    sequence_ = loop_.sequence(rows_, stream_, y, c_steps);
     loop_.take_steps(sequence_, values, stream_);
     const PackedLstmSequence weights = loop_.packed_ ? *loop_.packed_ : loop_.packed(values, stream_);
     sequence_.watermark = loop_.watermark(rows_, stream_);

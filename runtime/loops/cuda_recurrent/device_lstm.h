@@ -45,7 +45,8 @@ class DeviceLstm {
   bool of_cell(VarId var) const;
   std::shared_ptr<Watermark> watermark(const DeviceRows& rows, StreamRef stream) const;
   Tensor project(const Values& values, StreamRef stream) const;
-  LstmSequenceRows sequence(const DeviceRows& rows, StreamRef stream) const;
+  LstmSequenceRows sequence(const DeviceRows& rows, StreamRef stream, const std::optional<Tensor>& y = {},
+                            const std::optional<Tensor>& c_steps = {}) const;
   void take_steps(LstmSequenceRows& sequence, const Values& values, StreamRef stream) const;
   std::vector<SlotValue> last_states(const DeviceRows& rows, const LstmSequenceRows& sequence, std::int64_t iterations,
                                      StreamRef stream) const;
@@ -53,7 +54,7 @@ class DeviceLstm {
 
   LstmLoop loop_;
   std::shared_ptr<Device> device_;
-  int beside_;  // loops that may run at the same time
+  int beside_;  // as in LoopSite
   std::optional<StraightProgram> before_, behind_;
   std::map<VarId, Tensor> constants_;  // weights, on the device
   std::optional<LstmSequencePlan> plan_;

@@ -95,7 +95,7 @@ std::int64_t DeviceLstm::PassingRun::stride() const {
   const double step = std::max(1.0, plan.schedule(rows_.counts[0]).step_ns);
   const auto fetched = static_cast<double>(desc.hidden) * 4 * static_cast<double>(desc.hidden) * static_cast<double>(size_of(desc.dtype));
   const double cost = pass_ns + fetched / bytes_a_ns;
-  // Each loop of a chain begins a run of iterations later than the one before it.
+  // As if the loops of the group were one chain, in which each begins a run of iterations later than the one before it.
   const double begins = std::max(1, loop_.beside_ - 1);
   const double best = std::ceil(std::sqrt(static_cast<double>(iterations()) * cost / (step * begins)));
   return static_cast<std::int64_t>(std::clamp(best, 1.0, static_cast<double>(std::min(iterations(), iterations_a_launch))));

@@ -88,13 +88,13 @@ struct DeviceRows {
     if (counts.empty() || counts[0] == 0) throw UnsupportedError("iterations have no rows");
     for (const std::vector<std::int64_t>& rows : all)
       if (rows != counts) throw UnsupportedError("inputs differ in their rows");
+    if (reversed && order)
+      throw UnsupportedError("iterations go from the last slot to the first, and their rows have an order of sequences");
     for (const LoopOperands::Slots& read : operands.read) {
       const std::int64_t least = reversed ? read.first - operands.iterations + 1 : read.first;
-      if (least < 0 || read.stride != (reversed ? -1 : 1) || (order && read.first != 0))
-        throw UnsupportedError("an input is not read slot by slot");
+      if (least < 0 || read.stride != (reversed ? -1 : 1)) throw UnsupportedError("an input is not read slot by slot");
+      if (order && read.first != 0) throw UnsupportedError("an input with an order is not read from its first slot on");
     }
-    if (reversed && (order || counts.front() != counts.back() || !std::is_sorted(counts.begin(), counts.end())))
-      throw UnsupportedError("iterations from the last slot to the first differ in their rows, or have an order of sequences");
     if (binder.ragged() && !std::is_sorted(counts.rbegin(), counts.rend()))
       throw UnsupportedError("iterations have more rows than those before");
   }
