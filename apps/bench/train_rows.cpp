@@ -10,7 +10,6 @@
 #include <bench/library/train_problem.h>
 #include <bench/lstm_peer.h>
 #include <bench/machine.h>
-#include <millrace/runtime/autodiff/append_backward.h>
 #include <millrace/runtime/training/extract.h>
 #include <millrace/runtime/training/trainer.h>
 
@@ -71,19 +70,6 @@ void cell_row(Context& context, const TrainProblem& problem, const std::string& 
 
 // ---- Forward and backward of one layer ----
 
-/// Inputs x, dy and the weights; outputs y and the gradients of x, weights and bias.
-Program backward_program(const LstmProblem& problem) {
-  Program program = training::with_fed_weights(lstm_program(problem));
-  const VarId dy = program.add_input("dy", VarType(DType::f32, {DDim::unknown, problem.hidden}));
-  BackwardOptions options;
-  options.seed = dy;
-  for (const Program::Port& port : program.inputs())
-    if (port.var != dy) options.with_respect_to.push_back(port.var);
-  for (const Gradient& each : append_backward(program, program.outputs()[0].var, options))
-    program.add_output("d_" + program.var(each.var).name, each.gradient);
-  return program;
-}
-
 void backward_row(Context& context, std::int64_t hidden, std::int64_t batch, int threads) {
   constexpr std::int64_t steps = 64;
   const LstmProblem problem = make_problem(hidden, std::vector<std::int64_t>(static_cast<std::size_t>(batch), steps));
@@ -92,7 +78,7 @@ void backward_row(Context& context, std::int64_t hidden, std::int64_t batch, int
   feeds["dy"] = Value(dy);
   const Program forward = lstm_program(problem);
   for (const auto& [name, weight] : training::weights_of(forward)) feeds[training::fed_name(name)] = Value(weight);
-  const OurProgram ours(backward_program(problem), feeds, threads);
+  const OurProgram ours(with_backward(forward, VarType(DType::f32, {DDim::unknown, hidden})), feeds, threads);
   const Tensor found = ours.output("d_lstm_0_recurrent").tensor();
   // Sums over all rows grow with their number.
   const double most = 1e-5 * static_cast<double>(problem.rows());

@@ -14,7 +14,6 @@
 #include <millrace/kernels/cell_sequence.h>
 #include <millrace/runtime/loops/cuda_recurrent/cell_loop.h>
 #include <millrace/runtime/loops/cuda_recurrent/device_cell.h>
-#include <millrace/tensor/copy.h>
 #include <support/scratch_folder.h>
 
 namespace millrace::bench {
@@ -30,10 +29,7 @@ const Op& loop_of(const Program& program) {
 }
 
 Feeds rows_of(GpuMachine& machine, std::int64_t steps, std::int64_t rows, std::int64_t hidden) {
-  const Tensor here = random_tensor(DDim{steps * rows, hidden}, 1);
-  Tensor there(DType::f32, here.dims(), machine.device()->memory());
-  copy(here, there, machine.device()->stream(0));
-  there.ready().wait();
+  const Tensor there = on_device(random_tensor(DDim{steps * rows, hidden}, 1), *machine.device());
   const std::vector<std::int64_t> lengths(static_cast<std::size_t>(rows), steps);
   return {{"x", Value(LoDTensor(there, LoD::from_lengths({lengths})))}};
 }

@@ -8,7 +8,6 @@
 #include <millrace/kernels/cast.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/lstm.h>
-#include <millrace/tensor/copy.h>
 
 namespace millrace::bench {
 namespace {
@@ -41,9 +40,7 @@ GpuLstm make_gpu_lstm(GpuMachine& machine, std::int64_t steps, std::int64_t rows
     weights.bias = narrow(random_tensor(DDim{4 * hidden}, 30 + layer, 0.1f), dtype);
     problem.weights.push_back(std::move(weights));
   }
-  problem.x = Tensor(dtype, DDim{steps, rows, hidden}, machine.device()->memory());
-  copy(many(problem.x.dims(), dtype), problem.x, machine.device()->stream(0));
-  problem.x.ready().wait();
+  problem.x = on_device(many(DDim{steps, rows, hidden}, dtype), *machine.device());
   return problem;
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <bench_gpu/device_costs.h>
+#include <millrace/tensor/copy.h>
 #include <millrace/tensor/cuda_device.h>
 
 namespace millrace::bench {
@@ -59,6 +60,13 @@ std::optional<double> GpuMachine::lstm_floor(std::int64_t steps, std::int64_t ro
     exchange = cluster_barrier() ? cluster_barrier() : counter_barrier();
   if (!exchange) return std::nullopt;
   return static_cast<double>(steps) * (2.0 * weights * static_cast<double>(rows) / *rate + *exchange);
+}
+
+Tensor on_device(const Tensor& value, Device& device) {
+  Tensor there(value.dtype(), value.dims(), device.memory());
+  copy(value, there, device.stream(0));
+  there.ready().wait();
+  return there;
 }
 
 }  // namespace millrace::bench

@@ -9,6 +9,7 @@
 
 #include <millrace/tensor/device.h>
 #include <millrace/tensor/dtype.h>
+#include <millrace/tensor/tensor.h>
 
 namespace millrace::bench {
 
@@ -38,5 +39,8 @@ class GpuMachine {
   std::map<DType, std::optional<double>> rates_;
   std::optional<std::optional<double>> cluster_, counter_;
 };
+
+/// A copy in the memory of a device, which is there.
+Tensor on_device(const Tensor& value, Device& device);
 
 }  // namespace millrace::bench

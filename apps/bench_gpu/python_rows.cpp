@@ -7,11 +7,10 @@
 #include <fmt/format.h>
 
 #include <bench/library/python_peer.h>
+#include <bench/library/train_problem.h>
 #include <bench_gpu/gpu_families.h>
 #include <bench_gpu/gpu_lstm.h>
-#include <millrace/runtime/autodiff/append_backward.h>
 #include <millrace/runtime/training/extract.h>
-#include <millrace/tensor/copy.h>
 #include <millrace/tensor/cuda_device.h>
 
 namespace millrace::bench {
@@ -76,29 +75,15 @@ double training_goal(const Shape& shape) {
   return shape.hidden <= 512 ? 3 : 1.2;
 }
 
-Tensor on_device(Context& context, const Tensor& value) {
-  const std::shared_ptr<Device>& device = context.gpu->device();
-  Tensor there(value.dtype(), value.dims(), device->memory());
-  copy(value, there, device->stream(0));
-  there.ready().wait();
-  return there;
-}
-
 /// Inputs x, dy and the weights; outputs y and the gradients of x, weights and bias.
 OurProgram training_of(Context& context, const Shape& shape, std::shared_ptr<Device> device) {
   const GpuLstm problem = make_gpu_lstm(*context.gpu, shape.steps, shape.rows, shape.hidden, shape.dtype, shape.layers);
   const Program forward = lstm_program(problem);
-  Program program = training::with_fed_weights(forward);
-  const VarId dy = program.add_input("dy", VarType(shape.dtype, {DDim::unknown, DDim::unknown, shape.hidden}));
-  BackwardOptions options;
-  options.seed = dy;
-  for (const Program::Port& port : program.inputs())
-    if (port.var != dy) options.with_respect_to.push_back(port.var);
-  for (const Gradient& each : append_backward(program, program.outputs()[0].var, options))
-    program.add_output("d_" + program.var(each.var).name, each.gradient);
+  Program program = with_backward(forward, VarType(shape.dtype, {DDim::unknown, DDim::unknown, shape.hidden}));
   Feeds feeds = feeds_of(problem);
   feeds["dy"] = Value(problem.x);
-  for (const auto& [name, weight] : training::weights_of(forward)) feeds[training::fed_name(name)] = Value(on_device(context, weight));
+  for (const auto& [name, weight] : training::weights_of(forward))
+    feeds[training::fed_name(name)] = Value(on_device(weight, *context.gpu->device()));
   return OurProgram(std::move(program), std::move(feeds), std::move(device));
 }
 

@@ -7,10 +7,12 @@
 #include <utility>
 
 #include <bench/library/lstm_problem.h>
+#include <millrace/runtime/autodiff/append_backward.h>
 #include <millrace/runtime/builder/losses.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/linear.h>
 #include <millrace/runtime/layers/lstm.h>
+#include <millrace/runtime/training/extract.h>
 
 namespace millrace::bench {
 namespace {
@@ -91,6 +93,16 @@ Program classifier(const TrainProblem& problem, bool layer_norm) {
 
 Feeds feeds_of(const TrainProblem& problem) {
   return {{"x", Value(LoDTensor(problem.x, LoD::from_lengths({problem.lengths})))}, {"target", Value(problem.labels)}};
+}
+
+Program with_backward(const Program& forward, const VarType& dy) {
+  Program program = training::with_fed_weights(forward);
+  BackwardOptions options;
+  for (const Program::Port& port : program.inputs()) options.with_respect_to.push_back(port.var);
+  options.seed = program.add_input("dy", dy);
+  for (const Gradient& each : append_backward(program, program.outputs()[0].var, options))
+    program.add_output("d_" + program.var(each.var).name, each.gradient);
+  return program;
 }
 
 }  // namespace millrace::bench

@@ -35,4 +35,8 @@ std::vector<std::int64_t> vowel_lengths();
 Program classifier(const TrainProblem& problem, bool layer_norm);
 Feeds feeds_of(const TrainProblem& problem);
 
+/// `forward`, whose first output is y, with its weights as inputs (`training::fed_name`), an input `dy` of this type, the gradient of y, and as outputs
+/// `d_NAME` the gradients of all its other inputs.
+Program with_backward(const Program& forward, const VarType& dy);
+
 }  // namespace millrace::bench

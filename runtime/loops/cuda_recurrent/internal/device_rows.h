@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -92,7 +91,7 @@ struct DeviceRows {
       throw UnsupportedError("iterations go from the last slot to the first, and their rows have an order of sequences");
     for (const LoopOperands::Slots& read : operands.read) {
       const std::int64_t least = reversed ? read.first - operands.iterations + 1 : read.first;
-      if (least < 0 || read.stride != (reversed ? -1 : 1)) throw UnsupportedError("an input is not read slot by slot");
+      if (least < 0 || read.stride != stride()) throw UnsupportedError("an input is not read slot by slot");
       if (order && read.first != 0) throw UnsupportedError("an input with an order is not read from its first slot on");
     }
     if (binder.ragged() && !std::is_sorted(counts.rbegin(), counts.rend()))
@@ -106,7 +105,7 @@ struct DeviceRows {
     BoundInput bound = binder.input(i);
     if (reversed) std::reverse(bound.slots.begin(), bound.slots.end());
     const std::size_t first = reversed ? bound.begin.size() - 1 : 0, last = bound.begin.size() - 1 - first;
-    if (bound.whole && bound.slots.empty() && std::abs(operands.read[i].stride) == 1)
+    if (bound.whole && bound.slots.empty() && operands.read[i].stride == stride())
       inputs.push_back(bound.whole->rows(bound.begin[first], bound.begin[last] + bound.rows[last]));
     else
       inputs.push_back(bound.whole ? *bound.whole : concat(bound.slots, 0, stream));  // with `whole`, check_rows refuses
@@ -174,6 +173,8 @@ struct DeviceRows {
         places[static_cast<std::size_t>(offsets[t]) + number[static_cast<std::size_t>(who[t][row])]] = static_cast<std::int64_t>(row);
   }
 
+  /// From one iteration to the next, of the slots of every input.
+  std::int64_t stride() const { return reversed ? -1 : 1; }
   /// The slot of the inputs that an iteration reads, counted from the first one that any reads.
   std::int64_t slot_of(std::int64_t iteration) const { return reversed ? operands.iterations - 1 - iteration : iteration; }
 

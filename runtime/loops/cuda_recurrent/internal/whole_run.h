@@ -49,7 +49,7 @@ class WholeRun : public LoopRun {
     const TensorArray& array = operands_.outputs[output];
     const auto [first, stride] = operands_.written[output];
     const detail::FilledSlots slots{whole, rows_.offsets, false, watermark};
-    const bool in_order = stride == (rows_.reversed ? -1 : 1) && first == rows_.slot_of(0);
+    const bool in_order = stride == rows_.stride() && first == rows_.slot_of(0);
     if (array.is_fixed() && in_order && array.size() == operands_.iterations) {
       array.fill(slots.whole, slots.offsets, slots.watermark);
       return;
