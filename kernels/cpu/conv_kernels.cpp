@@ -4,6 +4,7 @@
 #include <millrace/kernels/cpu/targets.h>
 
 #define HWY_TARGET_INCLUDE "millrace/kernels/cpu/conv_kernels.cpp"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 #include <millrace/kernels/cpu/activation-inl.h>

@@ -131,18 +131,18 @@ HWY_INLINE void RunRows(const DepthwiseCall<T>& call) {
 
 template <int Taps, class T>
 HWY_INLINE void RunTaps(const DepthwiseCall<T>& call) {
-  if constexpr (sizeof(T) == 4) {
-    if (call.taps1 == Taps && call.stride == 1) return RunRows<Taps, 1>(call);
-    if (call.taps1 == Taps && call.stride == 2) return RunRows<Taps, 2>(call);
-  }
+  if (call.taps1 == Taps && call.stride == 1) return RunRows<Taps, 1>(call);
+  if (call.taps1 == Taps && call.stride == 2) return RunRows<Taps, 2>(call);
   RunRows<Taps, 0>(call);
 }
 
 template <class T>
 HWY_INLINE void RunPlane(const DepthwiseCall<T>& call) {
-  if (call.dilation == 1 && call.rows > 1) {
-    if (call.taps2 == 3) return RunTaps<3>(call);
-    if (call.taps2 == 5) return RunTaps<5>(call);
+  if constexpr (sizeof(T) == 4) {  // f64 is rare, and these tiles are most of this source's machine code
+    if (call.dilation == 1 && call.rows > 1) {
+      if (call.taps2 == 3) return RunTaps<3>(call);
+      if (call.taps2 == 5) return RunTaps<5>(call);
+    }
   }
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<T>()));
   for (std::int64_t row = 0; row < call.rows; ++row)

@@ -2,6 +2,7 @@
 #include <millrace/kernels/cpu/gemm_kernels.h>
 
 #include <cstring>
+#include <type_traits>
 
 #include <millrace/kernels/cpu/targets.h>
 

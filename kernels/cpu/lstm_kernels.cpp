@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cpu/lstm_kernels.h>
 
+#include <type_traits>
+
 #include <millrace/kernels/cpu/targets.h>
 
 #define HWY_TARGET_INCLUDE "millrace/kernels/cpu/lstm_kernels.cpp"
@@ -13,8 +15,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
 
+/// Called, not inlined: it is large, and used five times.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Apply(D d, const Activation& activation, double clip, V a) {
+HWY_NOINLINE V Apply(D d, const Activation& activation, double clip, V a) {
   using T = hn::TFromD<D>;
   if (clip > 0) {
     const V bound = hn::Set(d, static_cast<T>(clip));
@@ -58,10 +61,11 @@ HWY_NOINLINE void Pointwise(D d, const LstmCall<T>& call, const T* recurrent, co
   StoreSome(d, hn::Mul(o, Apply(d, desc.output, 0, next)), call.h_out[row] + unit, count);
 }
 
-/// The gates and activations that most cells have: nothing to choose, so that the rows of a tile follow each other closely.
-inline bool IsUsual(const LstmDesc& desc) {
-  return desc.gate.kind == Unary::sigmoid && desc.candidate.kind == Unary::tanh && desc.output.kind == Unary::tanh && desc.clip == 0 &&
-         !desc.couple_input_forget && !desc.peepholes;
+/// The gates and activations that most cells have, in f32: nothing to choose, so that the rows of a tile follow each other closely.
+template <class T>
+bool IsUsual(const LstmDesc& desc) {
+  return sizeof(T) == 4 && desc.gate.kind == Unary::sigmoid && desc.candidate.kind == Unary::tanh && desc.output.kind == Unary::tanh &&
+         desc.clip == 0 && !desc.couple_input_forget && !desc.peepholes;
 }
 
 /// Pointwise of such a cell for `height` rows, whose totals lie `stride` apart and those of a gate `step`. `Whole`: the block has all its units.
@@ -104,7 +108,7 @@ void RunLstm(const LstmCall<T>& call) {
   const hn::ScalableTag<T> d;
   const std::int64_t c = call.desc->input;
   const std::int64_t h = call.desc->hidden;
-  const bool usual = IsUsual(*call.desc);
+  const bool usual = IsUsual<T>(*call.desc);
   const std::int64_t c_stride = width * ((c + together - 1) / together * together);
   const std::int64_t h_stride = width * ((h + together - 1) / together * together);
   const std::int64_t bytes = panel_vectors * h * (h + (call.x != nullptr ? c : 0)) * static_cast<std::int64_t>(sizeof(T));
@@ -123,10 +127,12 @@ void RunLstm(const LstmCall<T>& call) {
       for (int next = 0; next < blocks; ++next) {
         const T* from_h = recurrent.total + next * width;
         const T* from_x = call.x != nullptr ? input.total + next * width : nullptr;
-        if (usual) {
-          const auto rows = (block + next + 1) * lanes <= h ? UsualRows<true, decltype(d), T> : UsualRows<false, decltype(d), T>;
-          rows(d, call, from_h, from_x, vectors * lanes, step, block + next, first, height);
-          continue;
+        if constexpr (sizeof(T) == 4) {
+          if (usual) {
+            const auto rows = (block + next + 1) * lanes <= h ? UsualRows<true, decltype(d), T> : UsualRows<false, decltype(d), T>;
+            rows(d, call, from_h, from_x, vectors * lanes, step, block + next, first, height);
+            continue;
+          }
         }
         for (int row = 0; row < height; ++row) {
           const std::int64_t at = row * vectors * lanes;

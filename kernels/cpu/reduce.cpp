@@ -18,6 +18,16 @@ namespace {
 /// Outputs that are folded side by side: their chains are independent.
 constexpr int group = 8;
 
+/// The dtype of totals.
+template <class T>
+struct FoldedIn {
+  using type = std::conditional_t<std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>, float, T>;
+};
+
+/// What comes behind a sum, for `count` totals of n elements each: in place. Null: nothing. A function, so that loops are not compiled for each.
+template <class Wide>
+using FinishTotals = void (*)(Wide* totals, std::int64_t count, std::int64_t n);
+
 /// The kept axes as outputs, the folded ones as elements.
 struct Folding {
   DDim outer, inner, x_outer, out_outer, x_inner;
@@ -50,9 +60,9 @@ void each_group(const Folding& folding, std::int64_t n, ThreadTeam& team, F&& f)
 }
 
 /// The same as `fold` where outputs lie side by side and one axis is folded: sums over rows. Many outputs at a time read whole cache lines.
-template <class T, class Out, class Wide, class Step, class Finish>
+template <class T, class Out, class Wide, class Step>
 void fold_rows(const T* from, std::int64_t n, std::int64_t stride, Out* to, std::int64_t outputs, ThreadTeam& team, Wide first,
-               std::int64_t block, Step step, Finish finish) {
+               std::int64_t block, Step step, FinishTotals<Wide> finish) {
   constexpr std::int64_t wide = 64;
   const auto fold_some = [&](std::int64_t at, std::int64_t count) {
     Wide total[wide], part[wide];
@@ -64,7 +74,8 @@ void fold_rows(const T* from, std::int64_t n, std::int64_t stride, Out* to, std:
       }
       for (std::int64_t lane = 0; lane < count; ++lane) total[lane] = begin == 0 ? part[lane] : static_cast<Wide>(total[lane] + part[lane]);
     }
-    for (std::int64_t lane = 0; lane < count; ++lane) to[at + lane] = convert_element<Out>(finish(total[lane], n));
+    if (finish != nullptr) finish(total, count, n);
+    for (std::int64_t lane = 0; lane < count; ++lane) to[at + lane] = convert_element<Out>(total[lane]);
   };
   team.parallel(outputs, std::max<std::int64_t>(wide, grain_heavy / std::max<std::int64_t>(1, n)),
                 [&](std::int64_t begin, std::int64_t end) {
@@ -73,9 +84,10 @@ void fold_rows(const T* from, std::int64_t n, std::int64_t stride, Out* to, std:
 }
 
 /// Folds with `step(accumulator, element)` from `first`; with `blocks`, restarted every k_block and the blocks added in
-/// order. `finish(accumulator, n)` gives the output.
-template <class T, class Out, class Wide, class Step, class Finish>
-void fold(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, Wide first, bool blocks, Step step, Finish finish) {
+/// order.
+template <class T, class Out, class Wide, class Step>
+void fold(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, Wide first, bool blocks, Step step,
+          FinishTotals<Wide> finish = nullptr) {
   const Folding folding(x, axes, out);
   const StridedLoop<1> elements(folding.inner, {&folding.x_inner});
   const std::int64_t n = elements.count();
@@ -98,7 +110,8 @@ void fold(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, Wide f
       });
       for (int lane = 0; lane < group; ++lane) total[lane] = begin == 0 ? part[lane] : static_cast<Wide>(total[lane] + part[lane]);
     }
-    for (int lane = 0; lane < count; ++lane) to[starts[1][lane]] = convert_element<Out>(finish(total[lane], n));
+    if (finish != nullptr) finish(total.data(), count, n);
+    for (int lane = 0; lane < count; ++lane) to[starts[1][lane]] = convert_element<Out>(total[lane]);
   });
 }
 
@@ -138,8 +151,8 @@ bool fold_sides(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, 
 
 /// Sums as `ordered_sums` gives them of elements that lie in pieces side by side: it adds some blocks of an output at a time, of which those across two pieces
 /// are brought together. False for other strides.
-template <class T, class Finish>
-bool sum_pieces(Term term, const Folding& folding, const T* from, T* to, ThreadTeam& team, Finish finish) {
+template <class T>
+bool sum_pieces(Term term, const Folding& folding, const T* from, T* to, ThreadTeam& team, FinishTotals<T> finish) {
   const StridedLoop<1> elements(folding.inner, {&folding.x_inner});
   const std::int64_t n = elements.count();
   if (elements.inner()[0] != 1) return false;
@@ -167,7 +180,8 @@ bool sum_pieces(Term term, const Folding& folding, const T* from, T* to, ThreadT
         ordered_sums(term, blocks, some, length, parts);
         for (std::int64_t r = 0; r < some; ++r) total = first && r == 0 ? parts[0] : total + parts[r];
       }
-      to[starts[1][output]] = finish(total, n);
+      if (finish != nullptr) finish(&total, 1, n);
+      to[starts[1][output]] = total;
     }
   });
   return true;
@@ -193,8 +207,9 @@ bool extremes_of_pieces(bool most, const Folding& folding, const T* from, T* to,
 }
 
 /// Sums of f32 and f64 as `fold` gives them, in vectors. False for other dtypes.
-template <class T, class Finish>
-bool fold_terms(Term term, const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, Finish finish) {
+template <class T>
+bool fold_terms(Term term, const Tensor& x, int axes, const Tensor& out, ThreadTeam& team,
+                [[maybe_unused]] FinishTotals<typename FoldedIn<T>::type> finish) {
   if constexpr (!std::is_same_v<T, float> && !std::is_same_v<T, double>) {
     return false;
   } else {
@@ -203,11 +218,11 @@ bool fold_terms(Term term, const Tensor& x, int axes, const Tensor& out, ThreadT
         x, axes, out, team,
         [&](const T* const* rows, T* to, std::int64_t count) {
           ordered_sums(term, rows, count, n, to);
-          for (std::int64_t r = 0; r < count; ++r) to[r] = finish(to[r], n);
+          if (finish != nullptr) finish(to, count, n);
         },
         [&](const T* from, std::int64_t stride, std::int64_t columns, T* to) {
           column_sums(term, from, n, stride, columns, to);
-          for (std::int64_t c = 0; c < columns; ++c) to[c] = finish(to[c], n);
+          if (finish != nullptr) finish(to, columns, n);
         });
     return done ||
            sum_pieces<T>(term, Folding(x, axes, out), static_cast<const T*>(x.raw()), static_cast<T*>(out.raw_mutable()), team, finish);
@@ -215,15 +230,9 @@ bool fold_terms(Term term, const Tensor& x, int axes, const Tensor& out, ThreadT
 }
 
 template <class T>
-struct FoldedIn {
-  using type = std::conditional_t<std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>, float, T>;
-};
-
-template <class T>
 void fold_extreme(Reduction kind, const Tensor& x, int axes, const Tensor& out, ThreadTeam& team) {
   using Wide = typename FoldedIn<T>::type;
   using Limits = std::numeric_limits<Wide>;
-  const auto same = [](Wide a, std::int64_t) { return a; };
   if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
     const bool most = kind == Reduction::max;
     const std::int64_t n = x.dims().slice(x.rank() - axes, x.rank()).elements();
@@ -237,10 +246,10 @@ void fold_extreme(Reduction kind, const Tensor& x, int axes, const Tensor& out, 
   }
   if (kind == Reduction::max) {
     constexpr Wide least = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
-    fold<T, T, Wide>(x, axes, out, team, least, false, [](Wide a, Wide v) { return v > a || v != v ? v : a; }, same);
+    fold<T, T, Wide>(x, axes, out, team, least, false, [](Wide a, Wide v) { return v > a || v != v ? v : a; });
   } else {
     constexpr Wide most = Limits::has_infinity ? Limits::infinity() : Limits::max();
-    fold<T, T, Wide>(x, axes, out, team, most, false, [](Wide a, Wide v) { return v < a || v != v ? v : a; }, same);
+    fold<T, T, Wide>(x, axes, out, team, most, false, [](Wide a, Wide v) { return v < a || v != v ? v : a; });
   }
 }
 
@@ -294,22 +303,26 @@ void fold_log_sum_exp(const Tensor& x, int axes, const Tensor& out, ThreadTeam& 
 template <class T>
 void fold_floats(Reduction kind, const Tensor& x, int axes, const Tensor& out, ThreadTeam& team) {
   using Wide = typename FoldedIn<T>::type;
-  const auto same = [](Wide a, std::int64_t) { return a; };
-  const auto mean = [](Wide a, std::int64_t n) { return a / static_cast<Wide>(n); };
-  const auto root = [](Wide a, std::int64_t) { return std::sqrt(a); };
-  const auto logarithm = [](Wide a, std::int64_t) { return std::log(a); };
-  const auto sums = [&](Term term, auto step, auto finish) {
+  const auto each = [](auto function) -> FinishTotals<Wide> {
+    return [](Wide* totals, std::int64_t count, std::int64_t n) {
+      for (std::int64_t i = 0; i < count; ++i) totals[i] = decltype(function)()(totals[i], n);
+    };
+  };
+  const auto mean = each([](Wide a, std::int64_t n) { return a / static_cast<Wide>(n); });
+  const auto root = each([](Wide a, std::int64_t) { return std::sqrt(a); });
+  const auto logarithm = each([](Wide a, std::int64_t) { return std::log(a); });
+  const auto sums = [&](Term term, auto step, FinishTotals<Wide> finish) {
     if (!fold_terms<T>(term, x, axes, out, team, finish)) fold<T, T, Wide>(x, axes, out, team, Wide{0}, true, step, finish);
   };
-  const auto plus = [&](auto finish) { sums(Term::element, [](Wide a, Wide v) { return a + v; }, finish); };
-  const auto squares = [&](auto finish) { sums(Term::square, [](Wide a, Wide v) { return a + v * v; }, finish); };
+  const auto plus = [&](FinishTotals<Wide> finish) { sums(Term::element, [](Wide a, Wide v) { return a + v; }, finish); };
+  const auto squares = [&](FinishTotals<Wide> finish) { sums(Term::square, [](Wide a, Wide v) { return a + v * v; }, finish); };
   switch (kind) {
-    case Reduction::sum: return plus(same);
+    case Reduction::sum: return plus(nullptr);
     case Reduction::mean: return plus(mean);
-    case Reduction::prod: return fold<T, T, Wide>(x, axes, out, team, Wide{1}, false, [](Wide a, Wide v) { return a * v; }, same);
-    case Reduction::l1: return sums(Term::magnitude, [](Wide a, Wide v) { return a + std::abs(v); }, same);
+    case Reduction::prod: return fold<T, T, Wide>(x, axes, out, team, Wide{1}, false, [](Wide a, Wide v) { return a * v; });
+    case Reduction::l1: return sums(Term::magnitude, [](Wide a, Wide v) { return a + std::abs(v); }, nullptr);
     case Reduction::l2: return squares(root);
-    case Reduction::sum_square: return squares(same);
+    case Reduction::sum_square: return squares(nullptr);
     case Reduction::log_sum: return plus(logarithm);
     case Reduction::log_sum_exp: return fold_log_sum_exp<T>(x, axes, out, team);
     default: return fold_extreme<T>(kind, x, axes, out, team);
@@ -320,16 +333,19 @@ void fold_floats(Reduction kind, const Tensor& x, int axes, const Tensor& out, T
 template <class T>
 void fold_integers(Reduction kind, const Tensor& x, int axes, const Tensor& out, ThreadTeam& team) {
   using Wide = std::uint64_t;
-  const auto same = [](Wide a, std::int64_t) { return a; };
-  const auto run = [&](Wide first, auto step, auto finish) { fold<T, T, Wide>(x, axes, out, team, first, false, step, finish); };
+  const auto run = [&](Wide first, auto step, FinishTotals<Wide> finish = nullptr) {
+    fold<T, T, Wide>(x, axes, out, team, first, false, step, finish);
+  };
   const auto plus = [](Wide a, Wide v) { return a + v; };
+  const auto mean = [](Wide* totals, std::int64_t count, std::int64_t n) {
+    for (std::int64_t i = 0; i < count; ++i) totals[i] = static_cast<Wide>(static_cast<std::int64_t>(static_cast<T>(totals[i])) / n);
+  };
   switch (kind) {
-    case Reduction::sum: return run(0, plus, same);
-    case Reduction::mean:
-      return run(0, plus, [](Wide a, std::int64_t n) { return static_cast<Wide>(static_cast<std::int64_t>(static_cast<T>(a)) / n); });
-    case Reduction::prod: return run(1, [](Wide a, Wide v) { return a * v; }, same);
-    case Reduction::l1: return run(0, [](Wide a, Wide v) { return static_cast<std::int64_t>(v) < 0 ? a - v : a + v; }, same);
-    case Reduction::sum_square: return run(0, [](Wide a, Wide v) { return a + v * v; }, same);
+    case Reduction::sum: return run(0, plus);
+    case Reduction::mean: return run(0, plus, mean);
+    case Reduction::prod: return run(1, [](Wide a, Wide v) { return a * v; });
+    case Reduction::l1: return run(0, [](Wide a, Wide v) { return static_cast<std::int64_t>(v) < 0 ? a - v : a + v; });
+    case Reduction::sum_square: return run(0, [](Wide a, Wide v) { return a + v * v; });
     default: return fold_extreme<T>(kind, x, axes, out, team);
   }
 }

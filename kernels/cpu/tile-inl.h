@@ -9,10 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
-#include <type_traits>
 
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
 
@@ -42,127 +39,20 @@ inline bool TakesPairs(std::int64_t rows, [[maybe_unused]] std::int64_t bytes) {
 #endif
 }
 
-/// Rows of a panel of b that are fetched ahead for few rows of a: what a processor foresees by itself comes late.
-inline constexpr std::int64_t fetched_rows = 16;
-
 template <class T>
 HWY_INLINE constexpr std::size_t MaxLanesOf() {
   return hn::MaxLanes(hn::ScalableTag<T>());
 }
 
-/// Two k of a vector of columns in bf16, side by side in each lane, as f32: exact.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE void LoadPair(D d, const std::uint16_t* from, V& even, V& odd) {
-  const hn::RebindToUnsigned<D> bits;
-#if HWY_TARGET == HWY_SCALAR  // has no halves of a lane
-  std::uint32_t both = 0;
-  std::memcpy(&both, from, sizeof both);
-  const auto pair = hn::Set(bits, both);
-#else
-  const hn::Repartition<std::uint16_t, D> halves;
-  const auto pair = hn::BitCast(bits, hn::LoadU(halves, from));
-#endif
-  even = hn::BitCast(d, hn::ShiftLeft<16>(pair));
-  odd = hn::BitCast(d, hn::And(pair, hn::Set(bits, 0xFFFF0000u)));
-}
-
-/// to[row][column …] of Rows rows times Vectors vectors of columns; vectors 4… belong to a second panel, `panel_stride` further on. One chain
-/// per output; blocks of k_block are summed apart and added in order. W: T, or bf16 (as uint16_t) in pairs of k, `b_stride` from pair to
-/// pair.
-template <class T, class W, int Rows, int Vectors>
-HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const W* b, std::int64_t b_stride, std::int64_t panel_stride, T* const* to,
-                       std::int64_t column) {
-  const hn::ScalableTag<T> d;
-  using V = hn::Vec<decltype(d)>;
-  constexpr std::int64_t lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
-  constexpr bool pairs = !std::is_same_v<T, W>;
-  constexpr std::int64_t wide = pairs ? 2 * lanes : lanes;  // elements of W in a vector of columns
-  const W* second = b + panel_stride;
-  [[maybe_unused]] const std::uintptr_t ahead =
-      reinterpret_cast<std::uintptr_t>(b) + static_cast<std::uintptr_t>(fetched_rows * b_stride) * sizeof(W);
-  for (std::int64_t begin = 0; begin == 0 || begin < k; begin += k_block) {
-    const std::int64_t end = std::min(k, begin + k_block);
-    V sum[Rows][Vectors];
-    for (int row = 0; row < Rows; ++row)
-      for (int v = 0; v < Vectors; ++v) sum[row][v] = hn::Zero(d);
-    if constexpr (pairs) {
-      static_assert(k_block % 2 == 0);
-      const auto pair_of = [&](std::int64_t at, int v) HWY_ATTR {
-        return (v < panel_vectors ? b + v * wide : second + (v - panel_vectors) * wide) + at / 2 * b_stride;
-      };
-      std::int64_t at = begin;
-      for (; at + 1 < end; at += 2) {
-        for (int v = 0; v < Vectors; ++v) {
-          V even, odd;
-          LoadPair(d, pair_of(at, v), even, odd);
-          for (int row = 0; row < Rows; ++row) sum[row][v] = hn::MulAdd(hn::Set(d, a[row][at]), even, sum[row][v]);
-          for (int row = 0; row < Rows; ++row) sum[row][v] = hn::MulAdd(hn::Set(d, a[row][at + 1]), odd, sum[row][v]);
-        }
-      }
-      for (int v = 0; v < Vectors && at < end; ++v) {
-        V even, odd;
-        LoadPair(d, pair_of(at, v), even, odd);
-        for (int row = 0; row < Rows; ++row) sum[row][v] = hn::MulAdd(hn::Set(d, a[row][at]), even, sum[row][v]);
-      }
-    } else {
-      for (std::int64_t at = begin; at < end; ++at) {
-        V left[Rows];
-        for (int row = 0; row < Rows; ++row) left[row] = hn::Set(d, a[row][at]);
-#if HWY_TARGET == HWY_AVX3
-        // An address, not a pointer: it may lie behind the end.
-        if constexpr (Rows < pair_rows && Vectors == panel_vectors) {
-          const std::uintptr_t next = ahead + static_cast<std::uintptr_t>(at * b_stride) * sizeof(T);
-          for (int v = 0; v < Vectors; ++v)
-            hwy::Prefetch(reinterpret_cast<const T*>(next + static_cast<std::uintptr_t>(v * lanes) * sizeof(T)));
-        }
-#endif
-        for (int v = 0; v < Vectors; ++v) {
-          const V right = v < panel_vectors ? hn::LoadU(d, b + at * b_stride + v * lanes)
-                                            : hn::LoadU(d, second + at * b_stride + (v - panel_vectors) * lanes);
-          for (int row = 0; row < Rows; ++row) sum[row][v] = hn::MulAdd(left[row], right, sum[row][v]);
-        }
-      }
-    }
-    for (int row = 0; row < Rows; ++row) {
-      for (int v = 0; v < Vectors; ++v) {
-        T* there = to[row] + column + v * lanes;
-        hn::StoreU(begin == 0 ? sum[row][v] : hn::Add(hn::LoadU(d, there), sum[row][v]), d, there);
-      }
-    }
-  }
-}
-
+/// A tile of Rows rows times Vectors vectors of columns: adds up a[row]·b over k, b `b_stride` from k to k, into to[row][column …]; vectors 4… belong to a
+/// second panel, `panel_stride` further on. One chain per output; blocks of k_block are summed apart and added in order. W: T, or bf16 (as uint16_t) in
+/// pairs of k, `b_stride` from pair to pair.
 template <class T, class W>
 using TileFunction = void (*)(const T* const*, std::int64_t, const W*, std::int64_t, std::int64_t, T* const*, std::int64_t);
 
-template <class T, class W, int Rows>
-HWY_INLINE TileFunction<T, W> TileOfRows(int vectors) {
-  switch (vectors) {
-    case 1: return Tile<T, W, Rows, 1>;
-    case 2: return Tile<T, W, Rows, 2>;
-    case 3: return Tile<T, W, Rows, 3>;
-    case 4: return Tile<T, W, Rows, 4>;
-    default:
-      if constexpr (Rows <= pair_rows) return Tile<T, W, Rows, 8>;
-      return nullptr;
-  }
-}
-
-/// The tile of `rows` 1…tile_rows and `vectors` 1…4, or 8 for up to pair_rows rows.
+/// The tile of `rows` 1…tile_rows and `vectors` 1…4, or 8 for up to pair_rows rows. tile_kernels.cpp has them, compiled once for all users.
 template <class T, class W = T>
-HWY_INLINE TileFunction<T, W> TileFor(int rows, int vectors) {
-  switch (rows) {
-    case 1: return TileOfRows<T, W, 1>(vectors);
-    case 2: return TileOfRows<T, W, 2>(vectors);
-    case 3: return TileOfRows<T, W, 3>(vectors);
-#if HWY_TARGET == HWY_AVX3
-    case 4: return TileOfRows<T, W, 4>(vectors);
-    case 5: return TileOfRows<T, W, 5>(vectors);
-    case 6: return TileOfRows<T, W, 6>(vectors);
-#endif
-    default: return nullptr;
-  }
-}
+TileFunction<T, W> TileFor(int rows, int vectors);
 
 /// Totals of the largest tile, for what comes behind them.
 template <class T>

@@ -46,7 +46,7 @@ struct CountingMemory final : millrace::MemoryResource {
   std::size_t peak = 0;
 };
 
-constexpr std::int64_t many = millrace::testing::sanitized ? 20000 : 250000;
+constexpr std::int64_t many = millrace::testing::sanitized ? 4000 : 50000;
 
 /// Two loops that read each other's previous iteration.
 Program mutual(std::int64_t iterations) {

@@ -41,6 +41,25 @@ const fs::path& folder() {
   return made.path;
 }
 
+/// Runs the compiler, whose messages it gives back.
+std::string run_compiler(const std::string& arguments) {
+  const fs::path log = folder() / "compiler.log";
+  const std::string command = MILLRACE_EMULATED_COMPILER " " MILLRACE_EMULATED_FLAGS " " + arguments + " 2> '" + log.string() + "'";
+  if (std::system(command.c_str()) != 0) throw millrace::Error("an emulated cell does not compile: " + bytes_of(log));
+  return bytes_of(log);
+}
+
+/// The headers of all cells, precompiled: reading them takes longer than to compile a cell.
+const fs::path& headers() {
+  static const fs::path made = [] {
+    const fs::path source = folder() / "cells.h", result = folder() / "cells.pch";
+    std::ofstream(source) << "#include <millrace/kernels/cuda/recurrent/cell.cuh>\n";
+    run_compiler("-x c++-header -o '" + result.string() + "' '" + source.string() + "'");
+    return result;
+  }();
+  return made;
+}
+
 }  // namespace
 
 emulated_cell::Kernel emulated_cell::load(const std::string& image) {
@@ -70,16 +89,15 @@ CellCode compile(const CellPlan& plan, const std::string& architecture) {
   static std::mutex mutex;
   static std::map<std::string, std::string> known;  // as a disk cache would, within this process
   static_cast<void>(compiler_of(architecture));     // refuses others
-  const std::string command = MILLRACE_EMULATED_COMPILER " " MILLRACE_EMULATED_FLAGS;
   const std::lock_guard lock(mutex);
   std::string& image = known[plan.source];
   if (!image.empty()) return {image, {}};
   const fs::path source = folder() / ("source_" + std::to_string(known.size()) + ".cpp");
-  const fs::path made = fs::path(source).replace_extension(".so"), log = fs::path(source).replace_extension(".log");
+  const fs::path made = fs::path(source).replace_extension(".so");
   std::ofstream(source) << plan.source;
-  if (std::system((command + " -o '" + made.string() + "' '" + source.string() + "' 2> '" + log.string() + "'").c_str()) != 0)
-    throw Error("an emulated cell does not compile: " + bytes_of(log));
-  return {image = bytes_of(made), bytes_of(log)};
+  const std::string log =
+      run_compiler("-shared -include-pch '" + headers().string() + "' -o '" + made.string() + "' '" + source.string() + "'");
+  return {image = bytes_of(made), log};
 }
 
 }  // namespace millrace::cuda
