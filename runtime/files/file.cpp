@@ -28,6 +28,11 @@ Descriptor open_regular(const std::filesystem::path& path, std::uint64_t& size) 
   return file;
 }
 
+void sync_folder(const std::filesystem::path& path) {
+  const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder || ::fsync(folder.get()) != 0) throw IoError(path.string() + ": cannot write the folder: " + std::strerror(errno));
+}
+
 }  // namespace internal
 
 namespace {
@@ -147,6 +152,16 @@ void AtomicFile::commit() {
   const std::filesystem::path folder = target_.has_parent_path() ? target_.parent_path() : std::filesystem::path(".");
   const internal::Descriptor parent(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!parent || ::fsync(parent.get()) != 0) failed("write the folder of", errno);
+}
+
+void make_folders(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return;
+  const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  if (parent != path) make_folders(parent);
+  if (::mkdir(path.c_str(), 0777) != 0 && (errno != EEXIST || !std::filesystem::is_directory(path, error)))
+    throw IoError(path.string() + ": cannot make the folder: " + std::strerror(errno));
+  internal::sync_folder(parent);
 }
 
 void write_file(const std::filesystem::path& path, std::string_view bytes) {

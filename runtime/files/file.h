@@ -50,7 +50,10 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
-/// The same in one call.
+/// Makes a folder and those above it that are not there, each of which has reached the disk on return. IoError names the folder that cannot be made.
+void make_folders(const std::filesystem::path& path);
+
+/// An AtomicFile in one call.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
 }  // namespace millrace

@@ -12,6 +12,7 @@
 #include <millrace/runtime/files/internal/elements.h>
 #include <millrace/runtime/files/internal/json_reader.h>
 #include <millrace/runtime/files/internal/printable.h>
+#include <millrace/runtime/files/sha256.h>
 
 namespace millrace {
 namespace {
@@ -216,6 +217,12 @@ std::string format_safetensors(const SafeTensors& contents) {
   std::string file;
   format(contents, [&](std::string_view part) { file += part; });
   return file;
+}
+
+std::string sha256(const SafeTensors& contents) {
+  Sha256 hash;
+  format({contents.tensors, {}}, [&](std::string_view part) { hash.add(part); });
+  return hash.digits();
 }
 
 void write_safetensors(const std::filesystem::path& path, const SafeTensors& contents) {

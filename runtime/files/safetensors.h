@@ -35,5 +35,7 @@ SafeTensors parse_safetensors(std::string_view bytes, const std::string& where);
 void write_safetensors(const std::filesystem::path& path, const SafeTensors& contents);
 /// The same as bytes.
 std::string format_safetensors(const SafeTensors& contents);
+/// SHA-256 of the file that the tensors alone would be.
+std::string sha256(const SafeTensors& contents);
 
 }  // namespace millrace

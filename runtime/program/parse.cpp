@@ -123,6 +123,8 @@ class Parser {
         parse_block(std::exchange(first_block, false));
       else if (tokens_.accept("output"))
         parse_output();
+      else if (tokens_.accept("weights"))  // storage.h
+        tokens_.string();
       else
         tokens_.fail("input, weight, block or output");
     }

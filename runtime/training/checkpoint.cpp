@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 using millrace::internal::Descriptor;
 using millrace::internal::json_quoted;
 using millrace::internal::JsonReader;
+using millrace::internal::sync_folder;
 
 constexpr const char* manifest_name = "manifest.json";
 constexpr const char* prefix = "step-";
@@ -36,12 +37,6 @@ constexpr std::uint64_t most_manifest = std::uint64_t{64} << 20;
 
 void make_folder(const fs::path& path) {
   if (::mkdir(path.c_str(), 0777) != 0) failed(path, "make the folder", errno);
-}
-
-void sync_folder(const fs::path& path) {
-  const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder) failed(path, "open", errno);
-  if (::fsync(folder.get()) != 0) failed(path, "write", errno);
 }
 
 /// A new file, and its bytes on the disk.
@@ -61,15 +56,6 @@ void write_new(const fs::path& path, std::string_view bytes) {
 
 void rename_folder(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) failed(to, "rename", errno);
-}
-
-/// The folders above a new one must reach the disk too.
-void make_folders(const fs::path& path) {
-  if (fs::is_directory(path)) return;
-  const fs::path parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  if (parent != path) make_folders(parent);
-  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) failed(path, "make the folder", errno);
-  sync_folder(parent);
 }
 
 std::string file_bytes(const Tensors& tensors) {
@@ -143,6 +129,23 @@ void parse_manifest(std::string_view text, const std::string& where, Checkpoint&
     throw ParseError(where + ": expected format " + std::to_string(format) + ", found " + std::to_string(found_format));
 }
 
+/// The names of a folder; none for one that is not there.
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  fs::directory_iterator each(folder, error);
+  if (error == std::errc::no_such_file_or_directory) return names;
+  for (; !error && each != fs::directory_iterator(); each.increment(error)) names.push_back(each->path().filename().string());
+  if (error) failed(folder, "read the folder", error.value());
+  return names;
+}
+
+void remove_tree(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) failed(path, "remove", error.value());
+}
+
 }  // namespace
 
 const std::string& Checkpoint::field(const std::string& name) const {
@@ -165,10 +168,8 @@ fs::path CheckpointFolder::at(std::int64_t step) const { return folder_ / (prefi
 
 /// The ending of files that a crash or an error left behind: none of them was ever acknowledged.
 void CheckpointFolder::remove_leftovers() const {
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(prefix) && name.ends_with(".tmp")) fs::remove_all(entry.path());
-  }
+  for (const std::string& name : names_in(folder_))
+    if (name.starts_with(prefix) && name.ends_with(".tmp")) remove_tree(folder_ / name);
 }
 
 void CheckpointFolder::write_all(const fs::path& temporary, const Checkpoint& checkpoint) const {
@@ -193,23 +194,21 @@ void CheckpointFolder::save(const Checkpoint& checkpoint) {
     remove_leftovers();
     write_all(temporary, checkpoint);
     // One of the same step is there when a job went back to an older one because this is torn.
-    const bool again = fs::exists(target);
+    std::error_code error;
+    const bool again = fs::exists(target, error);
+    if (error) failed(target, "look at", error.value());
     if (again) rename_folder(target, replaced);
     if (::rename(temporary.c_str(), target.c_str()) != 0) {
-      const int error = errno;
+      const int cause = errno;
       if (again) rename_folder(replaced, target);
-      failed(target, "rename", error);
+      failed(target, "rename", cause);
     }
     sync_folder(folder_);
     const std::vector<std::int64_t> all = steps();
     const auto here = std::lower_bound(all.begin(), all.end(), checkpoint.step);
     for (auto each = all.begin(); each != all.end(); ++each)
-      if (*each != checkpoint.step && each + 1 != here) fs::remove_all(at(*each));
-    fs::remove_all(replaced);
-  } catch (const fs::filesystem_error& error) {
-    std::error_code ignored;
-    fs::remove_all(temporary, ignored);
-    throw IoError((error.path1().empty() ? folder_ : error.path1()).string() + ": cannot write a checkpoint: " + error.code().message());
+      if (*each != checkpoint.step && each + 1 != here) remove_tree(at(*each));
+    remove_tree(replaced);
   } catch (const Error&) {
     std::error_code ignored;
     fs::remove_all(temporary, ignored);
@@ -219,10 +218,7 @@ void CheckpointFolder::save(const Checkpoint& checkpoint) {
 
 std::vector<std::int64_t> CheckpointFolder::steps() const {
   std::vector<std::int64_t> found;
-  std::error_code error;
-  if (!fs::exists(folder_, error)) return found;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : names_in(folder_)) {
     if (!name.starts_with(prefix)) continue;
     std::int64_t step = 0;
     const char* first = name.data() + std::strlen(prefix);
@@ -274,12 +270,8 @@ std::optional<Checkpoint> CheckpointFolder::load(std::vector<std::string>* skipp
 }
 
 void CheckpointFolder::clear() {
-  try {
-    for (const std::int64_t step : steps()) fs::remove_all(at(step));
-    if (fs::exists(folder_)) remove_leftovers();
-  } catch (const fs::filesystem_error& error) {
-    throw IoError(error.path1().string() + ": cannot remove: " + error.code().message());
-  }
+  for (const std::int64_t step : steps()) remove_tree(at(step));
+  remove_leftovers();
 }
 
 }  // namespace millrace::training

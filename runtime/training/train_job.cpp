@@ -281,22 +281,24 @@ class TrainJob {
   /// Ranks of different jobs would wait for one another, or sum what does not belong together.
   void check_ranks() const {
     if (world_size() == 1) return;
-    std::string all;
+    std::string all = fmt::format("{} epochs, resume {}\n", epochs_, options_.resume);
     for (const auto& [name, value] : identity_) all += name + value;
     const std::string hash = sha256(all);
     std::vector<double> bytes(hash.begin(), hash.end());
     const std::vector<double> sums = summed(bytes);
     for (std::size_t i = 0; i < bytes.size(); ++i)
       if (sums[i] != bytes[i] * world_size())
-        throw MismatchError(fmt::format(
-            "training on {} ranks: expected the same configuration, seed and data of all ranks, found others than those of rank {}",
-            world_size(), rank()));
+        throw MismatchError(
+            fmt::format("training on {} ranks: expected the same configuration, seed, epochs, data and --resume of all ranks, found others "
+                        "than those of "
+                        "rank {}",
+                        world_size(), rank()));
   }
 
   void begin() {
     if (!config_.start.empty()) trainer_.set_weights(start_weights());
     if (writes()) {
-      make_folder();
+      make_folders(folder_);
       take_folder();
       checkpoints_.clear();
     }
@@ -319,12 +321,6 @@ class TrainJob {
       made.emplace(weight, found->second);
     }
     return made;
-  }
-
-  void make_folder() const {
-    std::error_code error;
-    fs::create_directories(folder_, error);
-    if (error) throw IoError(folder_.string() + ": cannot make the folder: " + error.message());
   }
 
   /// The files of a result, in the order of train_job.h.
@@ -380,6 +376,11 @@ class TrainJob {
     hash.add(data.x.lod().to_string());
     hash.add(bytes_of(data.targets));
     hash.add(data.target_lod.to_string());
+    // Numbers alone say nothing of the words and classes that they stand for.
+    for (const std::vector<std::string>* names : {&data.classes, &data.words}) {
+      hash.add(std::to_string(names->size()));
+      for (const std::string& name : *names) hash.add("\n" + name);
+    }
     return hash.digits();
   }
 
@@ -430,6 +431,10 @@ class TrainJob {
                 found->integer("right"),       found->integer("count"),       found->integer("batches")};
     history_ = metrics_of(found->tensors.at("history").at("epochs"));
     if (const auto best = found->tensors.find("best"); best != found->tensors.end()) best_ = best->second;
+    const std::int64_t begun = epoch_ + (batch_ > 0 ? 1 : 0);
+    if (epochs_ < begun)
+      throw TrainingError(fmt::format("{}: expected at least {} epochs, which the checkpoint has begun, found {}",
+                                      checkpoints_.path().string(), begun, epochs_));
     note(fmt::format("resumed at step {}, epoch {}", trainer_.steps(), epoch_ + 1));
     // No rank writes before all have read; they have read the same.
     const auto step = static_cast<double>(trainer_.steps());
@@ -779,6 +784,8 @@ class TrainJob {
 }  // namespace
 
 TrainResult run_train_job(const TrainConfig& config, const TrainJobOptions& options, TrainObserver& observer) {
+  if (options.epochs && *options.epochs < 1)
+    throw ArgumentError(fmt::format("training: expected at least 1 epoch, found {}", *options.epochs));
   if (options.ranks == nullptr || options.ranks->world_size() == 1) return TrainJob(config, options, observer).run();
   try {
     return TrainJob(config, options, observer).run();

@@ -143,6 +143,18 @@ def check_lost_rank(job: Job, number: signal.Signals, wanted: list[str], most: f
     print(f"{number.name}: noticed after {took:.1f} s")
 
 
+def check_same_job(job: Job) -> None:
+    """Ranks that were told to train for other numbers of epochs do not begin."""
+    port = free_port()
+    processes = [subprocess.Popen(job.words("unlike", "--quiet", "--epochs", str(rank + 1)), stderr=subprocess.PIPE, text=True,
+                                  env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port))
+                 for rank in range(2)]
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    assert all(process.returncode == 1 for process in processes), errors
+    assert any("expected the same configuration, seed, epochs, data and --resume of all ranks" in error for error in errors), errors
+    print("ranks of other numbers of epochs: refused")
+
+
 def newest_step(output: pathlib.Path) -> int:
     return max((int(path.name[5:]) for path in output.glob("checkpoints/step-*") if path.name[5:].isdigit()), default=0)
 
@@ -202,6 +214,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         job = Job(pathlib.Path(folder))
         check_starts(job)
+        check_same_job(job)
         check_lost_rank(job, signal.SIGKILL, ["rank 2 has died", "signal 9"], 5)
         check_lost_rank(job, signal.SIGSTOP, ["rank 2 gave no sign of life"], 15)
         check_stop(job, signal.SIGTERM)

@@ -32,4 +32,7 @@ class Descriptor {
 /// A regular file open for reading, and how many bytes it has. IoError otherwise.
 Descriptor open_regular(const std::filesystem::path& path, std::uint64_t& size);
 
+/// Returns when the entries of a folder have reached the disk. IoError names it.
+void sync_folder(const std::filesystem::path& path);
+
 }  // namespace millrace::internal

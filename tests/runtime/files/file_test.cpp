@@ -72,6 +72,16 @@ TEST_CASE("A file above the limit, and one that memory does not hold, are refuse
   CHECK(start.size == std::uint64_t{1} << 43);
 }
 
+TEST_CASE("Folders are made with those above them, and a file in their way is named") {
+  const testing::ScratchFolder folder;
+  make_folders(folder / "a/b/c/");
+  make_folders(folder / "a/b");
+  CHECK(std::filesystem::is_directory(folder / "a/b/c"));
+  write_file(folder / "x", "");
+  CHECK_THROWS_WITH_AS(make_folders(folder / "x"), doctest::Contains("x: cannot make the folder: File exists"), IoError);
+  CHECK_THROWS_WITH_AS(make_folders(folder / "x/y"), doctest::Contains("x: cannot make the folder"), IoError);
+}
+
 TEST_CASE("An extension tells files apart in letters of any size") {
   CHECK(ending_of("a/B.WAV") == ".wav");
   CHECK(ending_of("a.b/c") == "");

@@ -129,6 +129,24 @@ TEST_CASE("files without their weights, or with weights of another shape, are er
   CHECK(says(load(), {"weight 'U'", "found none", "m.safetensors"}));
 }
 
+TEST_CASE("weights of another save are refused though they fit, and weights that another tool wrote are taken") {
+  const testing::ScratchFolder folder;
+  save_program(recurrent(1), folder / "m.mr");
+  save_program(recurrent(2), folder / "other.mr");
+  const SafeTensors other = read_safetensors(folder / "other.safetensors");
+  // As a process leaves them that ends before the text takes its place.
+  fs::rename(folder / "other.safetensors", folder / "m.safetensors");
+  CHECK(says(message_of<ParseError>([&] { load_program(folder / "m.mr"); }), {"weights", "saved with", "m.mr", "m.safetensors"}));
+
+  write_safetensors(folder / "m.safetensors", {other.tensors, {}});
+  const Tensor taken = answer(load_program(folder / "m.mr"));
+  CHECK(testing::same_bits(taken, answer(recurrent(2))));
+  CHECK_FALSE(testing::same_bits(taken, answer(recurrent(1))));
+
+  const std::string text = read_file(folder / "m.mr");
+  CHECK(testing::difference(recurrent(2), parse_program(text, {{"U", *other.find("U")}, {"W", *other.find("W")}})) == "");
+}
+
 TEST_CASE("weights cut at any byte are an error that names the file") {
   const testing::ScratchFolder folder;
   save_program(recurrent(1), folder / "m.mr");

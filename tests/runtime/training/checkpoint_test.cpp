@@ -109,6 +109,10 @@ TEST_CASE("a folder that cannot be made and names that are none are refused") {
   overwrite(folder / "file", "");
   CheckpointFolder checkpoints(folder / "file/checkpoints");
   CHECK_THROWS_AS(checkpoints.save(of(1)), IoError);
+  // A file in the place of the folder is no folder without checkpoints.
+  CHECK_THROWS_WITH_AS(CheckpointFolder(folder / "file").load(), doctest::Contains("file: cannot read the folder: Not a directory"),
+                       IoError);
+  CHECK_THROWS_AS(CheckpointFolder(folder / "file").clear(), IoError);
   Checkpoint bad = of(1);
   bad.texts["../escape"] = "";
   CHECK_THROWS_AS(CheckpointFolder(folder.path()).save(bad), ArgumentError);
