@@ -149,6 +149,9 @@ std::shared_ptr<Device> cpu_device(const RuntimeOptions& options) {
 }  // namespace
 
 Runtime::Runtime(RuntimeOptions options) : devices_(std::move(options.devices)), live_(std::make_shared<LiveRuns>()) {
+  constexpr std::size_t most_threads = 1024;
+  for (const std::size_t threads : {options.threads, options.kernel_threads})
+    if (threads > most_threads) throw ArgumentError(fmt::format("runtime: expected at most {} threads, found {}", most_threads, threads));
   if ((options.context != nullptr) + (options.executor != nullptr) + static_cast<bool>(options.asio_executor) > 1)
     throw ArgumentError("runtime: expected an io_context, an executor of Asio's or an executor of the embedder's, found more than one");
   devices_.insert(devices_.begin(), cpu_device(options));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include <CLI/App.hpp>
 
@@ -26,7 +27,7 @@ auto naming(const std::string& source, Function function) {
   try {
     return function();
   } catch (Error& error) {
-    error.add_context(" (in " + source + ")");
+    if (!std::string_view(error.what()).starts_with(source + ":")) error.add_context(" (in " + source + ")");
     throw;
   }
 }

@@ -5,11 +5,13 @@
 #include <charconv>
 #include <filesystem>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
 
 #include <millrace/runtime/files/file.h>
 #include <millrace/runtime/layers/narrow.h>
+#include <millrace/runtime/lowering/recurrence.h>
 #include <millrace/runtime/models/import/model.h>
 #include <millrace/runtime/models/import/onnx.h>
 #include <millrace/streaming/protocol/number.h>
@@ -78,6 +80,15 @@ void check_row(const Program& program, const std::string& name, const DDim& row,
   throw ArgumentError(fmt::format("--row {}: {} has no input of that name", name, path));
 }
 
+/// UsageError when two flags share an input or an output.
+void check_once(const std::vector<std::pair<std::string, std::string>>& states) {
+  std::set<std::string> inputs, outputs;
+  for (const auto& [input, output] : states) {
+    if (!inputs.insert(input).second) throw UsageError(fmt::format("--state: input '{}' is given twice", input));
+    if (!outputs.insert(output).second) throw UsageError(fmt::format("--state: output '{}' is given twice", output));
+  }
+}
+
 /// The numbers of "1,2,3" as a tensor of the input's type.
 Tensor constant_of(const Program& program, const std::string& name, const std::string& text) {
   for (const Program::Port& port : program.inputs()) {
@@ -140,6 +151,7 @@ Model load(const ModelFlags& flags) {
     const auto [name, extents] = split_assignment("--row", text);
     rows.insert_or_assign(name, extents_of(name, extents));
   }
+  check_once(states);
   Model model{load_model(flags.path), {}, std::move(states), {}, std::move(rows)};
   const std::filesystem::path path(flags.path);
   const std::filesystem::path beside = std::filesystem::path(path).replace_extension(".toml");
@@ -151,11 +163,14 @@ Model load(const ModelFlags& flags) {
   if (model.states.empty()) model.states = model.config.states;
   for (const auto& [name, text] : constants) model.constants.emplace(name, constant_of(model.program, name, text));
   // An import folds the values that it knows while it builds.
-  if (!constants.empty() && ending_of(path) == ".onnx") {
+  if ((!constants.empty() || !model.states.empty()) && ending_of(path) == ".onnx") {
     OnnxOptions options;
     options.constants = model.constants;
+    for (const auto& [input, output] : model.states) options.inputs.insert(input);
+    options.defaults = &model.defaults;
     model.program = import_onnx(path, options);
   }
+  naming(flags.source(), [&] { check_states(model.program, model.states); });
   if (flags.weights == "bf16" || flags.weights == "int8") {
     const DType dtype = flags.weights == "bf16" ? DType::bf16 : DType::i8;
     if (layers::narrow_weights(model.program, dtype) == 0)
@@ -165,7 +180,7 @@ Model load(const ModelFlags& flags) {
 }
 
 std::shared_ptr<const ServedModel> served(const Model& model) {
-  return std::make_shared<const ServedModel>(model.program, model.config, model.states, model.constants, model.rows);
+  return std::make_shared<const ServedModel>(model.program, model.config, model.states, model.constants, model.rows, model.defaults);
 }
 
 std::function<std::string(const std::string&)> bytes_above_zero() {

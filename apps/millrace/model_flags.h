@@ -38,7 +38,8 @@ struct Model {
   StreamConfig config;                                      ///< of --config, else of the .toml beside the model, else empty
   std::vector<std::pair<std::string, std::string>> states;  ///< of --state, else of the config
   std::map<std::string, Tensor> constants;
-  std::map<std::string, DDim> rows;  ///< of --row
+  std::map<std::string, DDim> rows;             ///< of --row
+  std::map<std::string, Tensor> defaults = {};  ///< of states that have an initializer in the file
 };
 Model load(const ModelFlags& flags);
 

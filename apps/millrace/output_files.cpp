@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -24,6 +25,19 @@ std::string file_name_of(const std::string& name) {
   return safe;
 }
 
+namespace {
+
+/// AtomicFile writes beside the file under a name that is longer by ".tmp" and a number.
+constexpr std::size_t longest_file_name = 255 - std::string_view(".tmp1000").size();
+
+void check_length(const std::string& output, const std::string& file) {
+  if (file.size() > longest_file_name)
+    throw IoError(fmt::format("output '{}': expected a name that makes a file name of at most {} characters, found one that makes {}",
+                              output, longest_file_name, file.size()));
+}
+
+}  // namespace
+
 void write_outputs(const std::filesystem::path& folder, const NamedOutputs& outputs) {
   std::map<std::string, std::string> taken;  // file, output
   std::vector<std::pair<std::filesystem::path, std::string>> files;
@@ -35,6 +49,7 @@ void write_outputs(const std::filesystem::path& folder, const NamedOutputs& outp
           fmt::format("outputs: expected different names, found '{}' as an output and as an element or a part of another", name));
     if (!fresh) throw UsageError(fmt::format("outputs '{}' and '{}' would both be written to {}.npy", other->second, name, file));
     const bool npy = value.tensor().dtype() != DType::bf16;
+    check_length(name, file + (!npy ? ".safetensors" : value.lod().depth() > 0 ? ".lod.json" : ".npy"));
     files.emplace_back(folder / (file + (npy ? ".npy" : ".safetensors")),
                        npy ? format_npy(value.tensor()) : format_safetensors({{{name, value.tensor()}}, {}}));
     if (value.lod().depth() > 0) files.emplace_back(folder / (file + ".lod.json"), value.lod().to_string() + "\n");

@@ -52,7 +52,10 @@ Sequences sequences_of(const Recurrence& recurrence, const std::map<std::string,
       offsets.assign(own.begin(), own.end());
     }
     if (!made.offsets.empty() && made.offsets != offsets)
-      throw LoDError(fmt::format("input '{}': expected sequences as long as those of '{}'", input.name, recurrence.inputs[0].name));
+      throw LoDError(fmt::format(
+          "input '{}': expected sequences as long as those of '{}', since --state says that the graph is one step, and inputs that "
+          "are no states have a row for each step; a graph over whole sequences takes no --state",
+          input.name, recurrence.inputs[0].name));
     made.offsets = std::move(offsets);
     made.lod = value.lod();
   }
@@ -60,11 +63,13 @@ Sequences sequences_of(const Recurrence& recurrence, const std::map<std::string,
 }
 
 /// The values given for the start of every sequence.
-std::vector<Tensor> given_of(const Recurrence& recurrence, const std::map<std::string, LoDTensor>& feeds) {
+std::vector<Tensor> given_of(const Program& program, const Recurrence& recurrence, const std::map<std::string, LoDTensor>& feeds) {
   for (const auto& [name, value] : feeds) {
     const auto is_it = [&wanted = name](const auto& port) { return port.name == wanted; };
     const bool known = std::any_of(recurrence.inputs.begin(), recurrence.inputs.end(), is_it) ||
                        std::any_of(recurrence.given.begin(), recurrence.given.end(), is_it);
+    if (!known && program.constant(program.find_var(name)) != nullptr)
+      throw ArgumentError(fmt::format("--input: '{}' has a default value in the model, taken as a constant: see --state", name));
     if (!known) throw ArgumentError(fmt::format("--input: expected an input that arrives or is given at the start, found '{}'", name));
   }
   std::vector<Tensor> made;
@@ -224,7 +229,7 @@ Outcome run_steps(Model model, std::map<std::string, LoDTensor> feeds, const std
   const std::shared_ptr<const ServedModel> stepped = served(model);
   const Recurrence& recurrence = *stepped->recurrence();
   const Sequences sequences = sequences_of(recurrence, feeds);
-  const std::vector<Tensor> given = given_of(recurrence, feeds);
+  const std::vector<Tensor> given = given_of(model.program, recurrence, feeds);
   std::vector<Tensor> made;
   for (const Recurrence::Output& output : recurrence.outputs) made.push_back(blank(output.dtype, output.row.inserted(0, sequences.rows())));
   const Steps all{recurrence, sequences, feeds, given, made};

@@ -165,7 +165,7 @@ void add_train(CLI::App& app, Action& action, char** argv) {
   command->add_option("--output", flags->output, "The folder of the results and checkpoints, in the place of CONFIG's");
   command->add_flag("--resume", flags->resume,
                     "Goes on from the newest whole checkpoint, to the same bits as if the job had never stopped");
-  command->add_option("--seed", flags->seed, "In the place of CONFIG's");
+  command->add_option("--seed", flags->seed, "In the place of CONFIG's")->check(CLI::Range(std::int64_t{0}, std::int64_t{2147483647}));
   command->add_option("--epochs", flags->epochs, "In the place of CONFIG's")->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000000}));
   command->add_option("--threads", flags->threads, "Threads that a kernel may split over; the results do not depend on it")
       ->check(CLI::Range(1, 1024))

@@ -38,6 +38,11 @@ ModelStep run_model(const Model& model, const Var& tokens, const std::vector<Var
   if (next.states.size() != states.size())
     throw ProgramError("generate: expected " + std::to_string(states.size()) + " states from the model, found " +
                        std::to_string(next.states.size()));
+  const VarType& scores = next.scores.type();
+  const std::int64_t classes = scores.is_tensor() && scores.rank() == 2 ? (*scores.shape)[1] : DDim::unknown;
+  if (classes >= 0 && options.end_token >= classes)
+    throw ProgramError("generate: expected an end_token among the " + std::to_string(classes) + " tokens of the model, found " +
+                       std::to_string(options.end_token));
   if (options.hook) next.scores = options.hook(next.scores, tokens, step);
   return next;
 }

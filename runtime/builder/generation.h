@@ -25,7 +25,7 @@ using Model = std::function<ModelStep(const Var& tokens, const std::vector<Var>&
 using CandidateHook = std::function<Var(const Var& scores, const Var& tokens, const Var& step)>;
 
 struct GenerationOptions {
-  std::int64_t end_token = 0;
+  std::int64_t end_token = 0;     ///< ProgramError for one that is not among the model's tokens; below 0: none
   std::int64_t max_length = 100;  ///< tokens at most, the end token included; ≥ 1
   double length_penalty = 0;      ///< hypotheses are ranked by score / lengthᵃ
   DType dtype = DType::f32;       ///< of the model's scores

@@ -52,6 +52,9 @@ void RunPorts::feed(const Feeds& feeds) {
   for (const auto& [name, value] : feeds) {
     bool known = false;
     for (const Program::Port& port : program.inputs()) known = known || port.name == name;
+    if (!known && program.constant(program.find_var(name)) != nullptr)
+      throw ArgumentError(fmt::format(
+          "run: the program '{}' has no input '{}', which has a default value in the model, taken as a constant", program.title(), name));
     if (!known) throw ArgumentError(fmt::format("run: the program '{}' has no input '{}'", program.title(), name));
   }
   for (const Program::Port& port : program.inputs()) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/lowering/recurrence.h>
 
+#include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -39,9 +41,28 @@ std::vector<int> open_axes(const Program& program) {
   return axes;
 }
 
+bool has(const std::vector<Program::Port>& ports, const std::string& name) {
+  return std::any_of(ports.begin(), ports.end(), [&](const Program::Port& port) { return port.name == name; });
+}
+
 }  // namespace
 
+void check_states(const Program& program, const std::vector<std::pair<std::string, std::string>>& states) {
+  std::set<std::string> inputs, outputs;
+  for (const auto& [input, output] : states) {
+    if (!has(program.inputs(), input))
+      throw ArgumentError(fmt::format("state {}:{}: expected an input of that name, found no '{}'", input, output, input));
+    if (!has(program.outputs(), output))
+      throw ArgumentError(fmt::format("state {}:{}: expected an output of that name, found no '{}'", input, output, output));
+    if (!inputs.insert(input).second)
+      throw ArgumentError(fmt::format("state {}:{}: expected each input once, found '{}' twice", input, output, input));
+    if (!outputs.insert(output).second)
+      throw ArgumentError(fmt::format("state {}:{}: expected each output once, found '{}' twice", input, output, output));
+  }
+}
+
 Recurrence make_recurrence(const Program& program, const RecurrenceOptions& options) {
+  check_states(program, options.states);
   if (!options.states.empty()) return finished(lowering::StepBuilder(program, options, -1).build());
   for (const Program::Port& port : program.inputs())
     if (program.var(port.var).type.lod_depth > 0) return finished(lowering::StepBuilder(program, options, 0).build());
@@ -80,7 +101,8 @@ std::string Recurrence::to_string() const {
   for (const Input& input : inputs)
     text += fmt::format("live input '{}': rows of {}{}\n", input.name, name_of(input.dtype), input.row.to_string());
   for (const Given& value : given)
-    text += fmt::format("given at the start, else zeros: '{}': {}{}\n", value.name, name_of(value.dtype), value.dims.to_string());
+    text += fmt::format("given at the start, else {}: '{}': {}{}\n", value.otherwise.elements() > 0 ? "its default" : "zeros", value.name,
+                        name_of(value.dtype), value.dims.to_string());
   for (const State& state : states)
     text += fmt::format("state '{}': {}{}, {}{}\n", state.name, name_of(state.dtype), state.dims.to_string(), state.origin,
                         state.changes ? "" : ", read only");

@@ -15,6 +15,8 @@ struct RecurrenceOptions {
   /// For a graph that is one step already: which input takes the next value of which output, such as {"h", "hn"}. Empty: the program works
   /// on whole sequences, and its loops over time are found.
   std::vector<std::pair<std::string, std::string>> states;
+  /// Values at the start, by input, where none is given: of a state, or of another input that is given at the start. Others begin as zeros.
+  std::map<std::string, Tensor> defaults;
   /// Inputs that never change, by name: a sampling rate.
   std::map<std::string, Tensor> constants;
   /// Extents of one row of a live input, or of an input that is given at the start, where the program leaves them open. Others that are open are 1.
@@ -36,11 +38,12 @@ struct Recurrence {
     DDim row;   ///< extents of what arrives
     DDim dims;  ///< extents that `step` takes
   };
-  /// Something that may be given when a sequence starts (a boot); zeros when it is not.
+  /// Something that may be given when a sequence starts (a boot); `otherwise` when it is not.
   struct Given {
     std::string name;
     DType dtype = DType::f32;
     DDim dims;
+    Tensor otherwise{};  ///< on the CPU; empty: zeros
   };
   /// A carried value: a loop's variable, a window that array reads reach back, the left context of a convolution; or a value that stays.
   struct State {
@@ -92,6 +95,9 @@ struct Recurrence {
   /// The text of `millrace inspect --streaming`.
   std::string to_string() const;
 };
+
+/// ArgumentError unless each pair names an input and an output of the program, and no two pairs share one.
+void check_states(const Program& program, const std::vector<std::pair<std::string, std::string>>& states);
 
 /// Finds the recurrence in a program: every op on the live rows must be row-wise and causal. UnsupportedError names the op that is not, and
 /// why; a wrong state pair or row shape is an ArgumentError that names both sides.

@@ -74,6 +74,12 @@ void pass_lod(const OpDef& def, InferContext& context) {
   }
 }
 
+/// Files and callers in C end a name at NUL, and ONNX takes an empty name for an absent value.
+void expect_port_name(const char* port, const std::string& name) {
+  if (name.empty() || name.find('\0') != std::string::npos)
+    throw ArgumentError(std::string(port) + ": expected a name that is not empty and has no NUL, found " + internal::printable(name));
+}
+
 }  // namespace
 
 Program::Program(std::shared_ptr<const OpRegistry> registry) : registry_(registry ? std::move(registry) : standard_ops()) {
@@ -216,6 +222,7 @@ void Program::check_results_visible(const Op& op) const {
 }
 
 VarId Program::add_input(const std::string& name, VarType type) {
+  expect_port_name("input", name);
   if (!input_names_.insert(name).second) throw ProgramError("input " + internal::printable(name) + ": the name is taken");
   const VarId id = add_var(name, std::move(type));
   inputs_.push_back({name, id});
@@ -233,6 +240,7 @@ VarId Program::add_parameter(const std::string& name, Tensor value) {
 }
 
 void Program::add_output(const std::string& name, VarId var) {
+  expect_port_name("output", name);
   try {
     check_visible(0, var);
   } catch (const ProgramError& error) {

@@ -4,7 +4,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <new>
 
 #include <millrace/runtime/task/executor.h>
@@ -38,28 +37,34 @@ struct FreeList {
   std::size_t size = 0;
 };
 
-class FrameCache;
-constinit std::mutex caches_mutex;
-constinit FrameCache* caches = nullptr;
-constinit std::atomic<std::int64_t> live_elsewhere{0};  // of threads that have ended
+/// The number of live frames that one thread at a time counts. Counts are never freed, and `next` is never changed: a child process keeps all counts,
+/// but lacks the other threads of its parent and their thread-local objects.
+struct alignas(64) LiveCount {
+  std::atomic<std::int64_t> live{0};  // written by the owning thread alone
+  std::atomic<bool> owned{true};
+  LiveCount* next = nullptr;
+};
+constinit std::atomic<LiveCount*> live_counts{nullptr};
+constinit std::atomic<std::int64_t> live_elsewhere{0};  // of threads that are ending
 constinit thread_local bool cache_ended = false;
+
+/// A count that no thread owns, else a new one.
+LiveCount* own_count() {
+  for (LiveCount* count = live_counts.load(std::memory_order_acquire); count != nullptr; count = count->next)
+    if (!count->owned.exchange(true, std::memory_order_acquire)) return count;
+  auto* const made = new LiveCount();
+  made->next = live_counts.load(std::memory_order_relaxed);
+  while (!live_counts.compare_exchange_weak(made->next, made, std::memory_order_acq_rel, std::memory_order_relaxed)) {
+  }
+  return made;
+}
 
 class FrameCache {
  public:
-  FrameCache() {
-    std::lock_guard lock(caches_mutex);
-    next_ = caches;
-    caches = this;
-  }
+  FrameCache() : count_(own_count()) {}
   ~FrameCache() {
     cache_ended = true;
-    {
-      std::lock_guard lock(caches_mutex);
-      FrameCache** link = &caches;
-      while (*link != this) link = &(*link)->next_;
-      *link = next_;
-      live_elsewhere.fetch_add(live_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    }
+    count_->owned.store(false, std::memory_order_release);
     for (std::size_t i = 0; i < classes; ++i) {
       while (FreeBlock* block = take(i)) ::operator delete(block, (i + 1) * class_bytes);
     }
@@ -81,20 +86,13 @@ class FrameCache {
     return true;
   }
   // Only the owning thread writes, so a plain sum is enough; `live_frames` reads from elsewhere.
-  void count(std::int64_t change) noexcept { live_.store(live_.load(std::memory_order_relaxed) + change, std::memory_order_relaxed); }
-  static std::int64_t total() noexcept {
-    std::lock_guard lock(caches_mutex);
-    std::int64_t sum = live_elsewhere.load(std::memory_order_relaxed);
-    for (FrameCache* cache = caches; cache != nullptr; cache = cache->next_) {
-      sum += cache->live_.load(std::memory_order_relaxed);
-    }
-    return sum;
+  void count(std::int64_t change) noexcept {
+    count_->live.store(count_->live.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
   }
 
  private:
   std::array<FreeList, classes> lists_{};
-  std::atomic<std::int64_t> live_{0};
-  FrameCache* next_ = nullptr;
+  LiveCount* count_;
 };
 
 // Null while the thread is ending: then memory comes from the heap.
@@ -141,7 +139,12 @@ void frame_free(void* memory, std::size_t bytes, FrameCount counted) noexcept {
   }
 }
 
-std::size_t live_frames() noexcept { return static_cast<std::size_t>(FrameCache::total()); }
+std::size_t live_frames() noexcept {
+  std::int64_t sum = live_elsewhere.load(std::memory_order_relaxed);
+  for (const LiveCount* count = live_counts.load(std::memory_order_acquire); count != nullptr; count = count->next)
+    sum += count->live.load(std::memory_order_relaxed);
+  return static_cast<std::size_t>(sum);
+}
 
 RuntimeThread::RuntimeThread(const Executor& executor) noexcept : outer_(current_executor) { current_executor = &executor; }
 RuntimeThread::~RuntimeThread() { current_executor = outer_; }

@@ -299,7 +299,26 @@ class CsvReader {
 
 }  // namespace
 
+void check_columns(const CsvForm& form) {
+  const auto check_twice = [](const std::string& key, const std::vector<std::string>& names) {
+    for (auto each = names.begin(); each != names.end(); ++each)
+      if (std::find(names.begin(), each, *each) != each)
+        throw ArgumentError(key + ": expected different columns, found " + printable(*each) + " twice");
+  };
+  check_twice("target_columns", form.targets);
+  check_twice("feature_columns", form.features);
+  for (const std::string& name : form.features)
+    if (std::find(form.targets.begin(), form.targets.end(), name) != form.targets.end())
+      throw ArgumentError("feature_columns: expected columns that are no targets, found " + printable(name) +
+                          ", a column of target_columns");
+}
+
 Dataset parse_csv(std::string_view text, const std::string& name, const CsvForm& form, const Dataset* like) {
+  try {
+    check_columns(form);
+  } catch (const ArgumentError& error) {
+    throw ArgumentError(name + ": " + error.what());
+  }
   if (form.length < 1) throw ArgumentError(name + ": expected sequences of at least 1 row, found " + std::to_string(form.length));
   return CsvReader(text, name, form, like).read();
 }

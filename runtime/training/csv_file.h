@@ -24,6 +24,9 @@ struct CsvForm {
   std::int64_t length = 100;
 };
 
+/// ArgumentError, which begins with the key, for columns that are named twice, or as a feature and a target.
+void check_columns(const CsvForm& form);
+
 /// Sequences out of a file of comma separated values (RFC 4180): a line with the names of the columns, then a line for each row. Fields may stand
 /// in double quotes, within one line. Rows of a sequence stand one behind the other. Empty lines are skipped.
 ///

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <sstream>
 
 #include <millrace/runtime/training/internal/floats.h>
 
@@ -122,31 +124,82 @@ Dataset Dataset::select(std::span<const std::int64_t> chosen) const {
           words};
 }
 
+namespace {
+
+/// The sums of one feature, in three passes over its values, which come row by row: `see`, `add`, `spread`.
+class FeatureSums {
+ public:
+  explicit FeatureSums(double first) : first_(first) {}
+
+  void see(double value) {
+    greatest_ = std::max(greatest_, std::abs(value));
+    constant_ = constant_ && value == first_;
+  }
+  /// Behind `see`: a power of two by which sums and squares lose no digit, and neither overflow nor vanish.
+  void choose_scale() {
+    exponent_ = greatest_ == 0 ? 0 : std::clamp(std::ilogb(greatest_), -1000, 1000);
+    scale_ = std::ldexp(1.0, -exponent_);
+  }
+  void add(double value) { sum_ += value * scale_; }
+  void divide(std::int64_t rows) { sum_ /= static_cast<double>(rows); }
+  void spread(double value) {
+    const double apart = value * scale_ - sum_;
+    farthest_ = std::max(farthest_, std::abs(apart));
+    squares_ += apart * apart;
+  }
+
+  /// The mean of equal numbers may be rounded: a deviation of 1e-17 would make great numbers of nothing.
+  double mean() const { return constant_ ? first_ : std::ldexp(sum_, exponent_); }
+  double deviation(std::int64_t rows) const {
+    return constant_ ? 1.0 : std::ldexp(std::sqrt(squares_ / static_cast<double>(rows)), exponent_);
+  }
+  /// Why T does not hold (x − mean) / deviation; empty: it does.
+  template <class T>
+  std::string objection(std::int64_t rows) const {
+    using Limits = std::numeric_limits<T>;
+    if (constant_) return "";
+    std::ostringstream text;
+    if (!(deviation(rows) >= static_cast<double>(Limits::min())))
+      text << "expected a deviation of at least " << Limits::min() << ", found " << deviation(rows);
+    else if (!(std::ldexp(farthest_, exponent_) <= static_cast<double>(Limits::max())))
+      text << "expected values at most " << Limits::max() << " from their mean " << mean() << ", found a greater distance";
+    return text.str();
+  }
+
+ private:
+  double first_;
+  bool constant_ = true;
+  int exponent_ = 0;
+  double greatest_ = 0, scale_ = 1, sum_ = 0, squares_ = 0, farthest_ = 0;
+};
+
+}  // namespace
+
 FeatureScale feature_scale(const Dataset& data) {
   const Tensor& x = data.x.tensor();
   const std::int64_t width = x.rank() < 2 ? 1 : x.dim(x.rank() - 1);
   const auto count = static_cast<std::size_t>(width);
-  FeatureScale scale{std::vector<double>(count, 0.0), std::vector<double>(count, 0.0)};
+  FeatureScale scale{std::vector<double>(count, 0.0), std::vector<double>(count, 1.0)};
   const std::int64_t rows = width == 0 ? 0 : x.elements() / width;
-  if (rows == 0) return {scale.mean, std::vector<double>(count, 1.0)};
+  if (rows == 0) return scale;
   internal::visit_floats(data.source, x.dtype(), [&]<class T>(std::type_identity<T>) {
+    using Compute = internal::ComputeType<T>;
     const T* from = x.data<T>();
-    const auto at = [&](std::int64_t i) { return static_cast<double>(static_cast<internal::ComputeType<T>>(from[i])); };
-    for (std::int64_t i = 0; i < x.elements(); ++i) scale.mean[static_cast<std::size_t>(i % width)] += at(i);
-    for (double& mean : scale.mean) mean /= static_cast<double>(rows);
-    // The mean of equal numbers may be rounded: a deviation of 1e-17 would make great numbers of nothing.
+    const auto at = [&](std::int64_t i) { return static_cast<double>(static_cast<Compute>(from[i])); };
+    std::vector<FeatureSums> sums;
+    for (std::int64_t k = 0; k < width; ++k) sums.emplace_back(at(k));
+    for (std::int64_t i = 0; i < x.elements(); ++i) sums[static_cast<std::size_t>(i % width)].see(at(i));
+    for (FeatureSums& feature : sums) feature.choose_scale();
+    for (std::int64_t i = 0; i < x.elements(); ++i) sums[static_cast<std::size_t>(i % width)].add(at(i));
+    for (FeatureSums& feature : sums) feature.divide(rows);
+    for (std::int64_t i = 0; i < x.elements(); ++i) sums[static_cast<std::size_t>(i % width)].spread(at(i));
     for (std::size_t k = 0; k < count; ++k) {
-      const double first = at(static_cast<std::int64_t>(k));
-      bool equal = true;
-      for (std::int64_t i = static_cast<std::int64_t>(k); equal && i < x.elements(); i += width) equal = at(i) == first;
-      if (equal) scale.mean[k] = first;
-    }
-    for (std::int64_t i = 0; i < x.elements(); ++i) {
-      const double apart = at(i) - scale.mean[static_cast<std::size_t>(i % width)];
-      scale.deviation[static_cast<std::size_t>(i % width)] += apart * apart;
+      if (const std::string objection = sums[k].template objection<Compute>(rows); !objection.empty())
+        throw ArgumentError(data.source + ", rows, element " + std::to_string(k) + ": standardize: " + objection);
+      scale.mean[k] = sums[k].mean();
+      scale.deviation[k] = sums[k].deviation(rows);
     }
   });
-  for (double& deviation : scale.deviation) deviation = deviation > 0 ? std::sqrt(deviation / static_cast<double>(rows)) : 1.0;
   return scale;
 }
 

@@ -36,8 +36,9 @@ struct Dataset {
   Dataset select(std::span<const std::int64_t> chosen) const;
 };
 
-/// Mean and standard deviation of each feature (the last axis of `x`) over all rows: sums in f64, row by row. A feature that is the same in all rows has
-/// that mean, and the deviation 1. DTypeError unless `x` is floating.
+/// Mean and standard deviation of each feature (the last axis of `x`) over all rows: sums in f64, row by row, of numbers near 1, so squares neither overflow
+/// nor vanish. A feature that is the same in all rows has that mean, and the deviation 1. DTypeError unless `x` is floating. ArgumentError, naming `source` and
+/// the feature, where the dtype of `x` does not hold the deviation as a normal number, or the distance of a row from the mean.
 struct FeatureScale {
   std::vector<double> mean;
   std::vector<double> deviation;

@@ -51,7 +51,14 @@ class ModelBuilder {
     width_ = data_.features;
     if (data_.scale)
       x_ = (x_ - build::constant(row_of(data_.scale->mean, dtype_))) / build::constant(row_of(data_.scale->deviation, dtype_));
-    for (std::size_t i = 0; i < spec_.layers.size(); ++i) append(i);
+    for (std::size_t i = 0; i < spec_.layers.size(); ++i) {
+      try {
+        append(i);
+      } catch (OutOfMemoryError& error) {
+        error.add_context(" (" + name_at(i) + ")");
+        throw;
+      }
+    }
     if (spec_.decoder) return decode();
     if (!pools_at(spec_.layers.size()) && pools()) pool(x_);
     const Var scores = layers::linear(x_, init_.linear("scores", width_, data_.outputs), "scores");
@@ -62,9 +69,11 @@ class ModelBuilder {
   }
 
  private:
-  [[noreturn]] void fail(std::size_t i, const std::string& what) const {
-    throw ArgumentError("layer " + std::to_string(i + 1) + " (" + name_of(spec_.layers[i].kind) + "): " + what);
+  static std::string opening(const std::string& place) { return place.empty() ? "" : place + ": "; }
+  std::string name_at(std::size_t i) const {
+    return opening(spec_.layers[i].place) + "layer " + std::to_string(i + 1) + " (" + name_of(spec_.layers[i].kind) + ")";
   }
+  [[noreturn]] void fail(std::size_t i, const std::string& what) const { throw ArgumentError(name_at(i) + ": " + what); }
 
   void check() const {
     for (std::size_t i = 0; i < spec_.layers.size(); ++i) {
@@ -77,13 +86,15 @@ class ModelBuilder {
       if (layer.kind != Kind::linear && !layer.activation.empty()) fail(i, "expected an activation behind a linear layer alone");
     }
     if (data_.dtype == DType::i64 && (spec_.layers.empty() || spec_.layers[0].kind != Kind::embedding))
-      throw ArgumentError("model: expected an embedding as the first layer over numbers of words, found none");
+      throw ArgumentError(opening(spec_.layers.empty() ? "" : spec_.layers[0].place) +
+                          "model: expected an embedding as the first layer over numbers of words, found none");
     if (spec_.decoder.has_value() != data_.tokens)
       throw ArgumentError(data_.tokens ? "model: expected a decoder of targets that are tokens, found none"
                                        : "model: expected targets that are tokens with a decoder, found others");
-    if (spec_.decoder && !last_recurrent_) throw ArgumentError("decoder: expected a recurrent layer in front of it, found none");
+    if (spec_.decoder && !last_recurrent_)
+      throw ArgumentError(opening(spec_.decoder->place) + "decoder: expected a recurrent layer in front of it, found none");
     if (spec_.decoder && spec_.loss != ModelSpec::Loss::cross_entropy)
-      throw ArgumentError("decoder: expected the loss cross_entropy, found another");
+      throw ArgumentError(opening(spec_.decoder->place) + "decoder: expected the loss cross_entropy, found another");
     if (use_ != ModelUse::live) return;
     if (spec_.decoder)
       throw UnsupportedError("model: expected scores for each row, to be fed live, found a decoder, which reads the whole sequence first");
@@ -220,6 +231,7 @@ DataShape shape_of(const Dataset& data) {
   const bool words = x.dtype() == DType::i64;
   if (words ? x.rank() != 1 : x.rank() != 2 || (x.dtype() != DType::f32 && x.dtype() != DType::f64))
     throw ShapeError(data.source + ": expected rows of f32 or f64 [rows, features], or numbers i64 [rows], found " + x.to_string());
+  if (!words && x.dim(1) == 0) throw ShapeError(data.source + ", rows: expected at least one feature, found " + x.to_string());
   DataShape shape;
   shape.dtype = x.dtype();
   shape.per_row = data.per_row;

@@ -19,6 +19,7 @@ struct LayerSpec {
   layers::Direction direction = layers::Direction::forward;
   std::string activation;  ///< behind a linear layer: the name of an op of one input, or empty
   double dropout = 0;      ///< behind the layer, while it is trained: the share of elements that are 0; the others times 1 / (1 − dropout)
+  std::string place = {};  ///< `FILE:LINE` of a configuration, which opens errors; empty: none
 };
 
 /// Writes a sequence of tokens for each sequence (Bahdanau et al., 2015; scores of attention as Luong et al., 2015, "general"): a GRU whose input is the
@@ -29,6 +30,7 @@ struct DecoderSpec {
   std::int64_t beam = 4;       ///< width of the search of `ModelUse::infer`; 1: greedy
   std::int64_t max_length = 100;
   double length_penalty = 0;
+  std::string place = {};  ///< as of a layer
 };
 
 /// A stack of layers over ragged rows, and a linear layer to the targets at its end, or a decoder.
@@ -54,7 +56,7 @@ struct DataShape {
   bool tokens = false;                ///< `outputs` counts them, the end not among them, whose number is `outputs`
   std::optional<FeatureScale> scale;  ///< rows are (x − mean) / deviation first, inside the model
 };
-/// ShapeError, DTypeError: rows of more than one axis, and others that no model here is for.
+/// ShapeError, DTypeError: rows of more than one axis or without a feature, and others that no model here is for.
 DataShape shape_of(const Dataset& data);
 
 enum class ModelUse : std::uint8_t {
@@ -66,7 +68,7 @@ enum class ModelUse : std::uint8_t {
 };
 
 /// The model as a program with weights that `spec.seed` begins. Names of weights are the same for each use: layer i is KIND`i`.
-/// ArgumentError for a layer that cannot be where it is; UnsupportedError for `live` where the sequence's rows behind it matter.
+/// ArgumentError for a layer that cannot be where it is; OutOfMemoryError names a layer whose weights have no room; UnsupportedError for `live` where the sequence's rows behind it matter.
 Program build_model(const ModelSpec& spec, const DataShape& data, ModelUse use);
 
 /// A decoder's training data: each target sequence as its tokens and the end (`end`, DataShape::outputs), and for each of those the one before,

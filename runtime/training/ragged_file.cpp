@@ -8,6 +8,7 @@
 
 #include <millrace/kernels/cast.h>
 #include <millrace/runtime/files/file.h>
+#include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/files/npz.h>
 #include <millrace/runtime/files/safetensors.h>
 #include <millrace/tensor/cpu_stream.h>
@@ -18,8 +19,11 @@ namespace {
 std::map<std::string, Tensor> tensors_of(const std::filesystem::path& path) {
   const std::string ending = ending_of(path);
   if (ending == ".npz") return read_npz(path);
-  if (ending != ".safetensors")
-    throw UnsupportedError(path.string() + ": expected a name that ends in .npz or .safetensors, found '" + ending + "'");
+  if (std::error_code error; ending != ".safetensors")
+    throw UnsupportedError(
+        path.string() +
+        ": expected a file whose name ends in .ts, .csv, .tsv, .npz or .safetensors, or format = \"text\" for its bytes, found " +
+        (std::filesystem::is_directory(path, error) ? "a folder" : "the ending " + internal::printable(ending)));
   std::map<std::string, Tensor> all;
   for (auto& [name, tensor] : read_safetensors(path).tensors) all.emplace(name, std::move(tensor));
   return all;

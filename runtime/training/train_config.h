@@ -29,11 +29,11 @@ namespace millrace::training {
 ///     format = "auto"               # by the name's ending; "text" for any other file
 ///     targets = "sequence"          # "row"; "tokens": a sequence for each sequence. A text has "row"
 ///     standardize = false           # x becomes (x − mean) / deviation of the training rows, inside the model
-///     length = 100                  # of the sequences that a text, or a series, is cut into
+///     length = 100                  # of the sequences that a text, or a series, is cut into; nothing else has it
 ///     sequence_column = "sequence"  # of .csv: the column that says to which sequence a row belongs
 ///     target_columns = "label"      # of .csv: the column of classes, or, with "mse", columns of numbers: ["y", "z"]
 ///     feature_columns = []          # of .csv: all others. The only one is a column of words where the first layer is an embedding
-///     separator = ","               # of .csv
+///     separator = ","               # of .csv; a .tsv has tabs
 ///     series = false                # of .csv: no column of sequences, the file is one series
 ///
 ///     [[layer]]                     # any number, in their order
@@ -45,12 +45,12 @@ namespace millrace::training {
 ///
 ///     [model]
 ///     loss = "cross_entropy"        # or "mse"
-///     pooling = "last"              # last, average, max: how a sequence becomes one row
+///     pooling = "last"              # last, average, max: how a sequence becomes one row, where targets are for sequences
 ///     init = "default"              # of matrices: xavier_uniform, xavier_normal, he_uniform, he_normal, orthogonal, …
 ///     recurrent_init = "default"    # the same for recurrent ones
 ///     init_scale = 1.0              # their gain, bound or deviation
 ///     forget_bias = 1.0             # with one of these
-///     start = "other.safetensors"   # weights to begin with, by their names: those of another job, say; optional
+///     start = "other.safetensors"   # weights to begin with, by their names: those of another job, say; optional, without an init
 ///
 ///     [decoder]                     # with targets = "tokens", and required there: a GRU with attention over the rows of the last layer
 ///     units = 128
@@ -66,14 +66,14 @@ namespace millrace::training {
 ///     learning_rate = 0.001
 ///     momentum = 0.0                # sgd
 ///     nesterov = false
-///     beta1 = 0.9                   # adam, adamw; beta2 = 0.999, epsilon = 1e-8
+///     beta1 = 0.9                   # adam, adamw; beta2 = 0.999, epsilon = 1e-8 (above 0)
 ///     weight_decay = 0.0
 ///     schedule = "constant"         # constant, step, exponential, linear, cosine
 ///     warmup_steps = 0
 ///     decay_steps = 0               # linear, cosine; 0: to the end of the job
 ///     every_steps = 1000            # step, exponential
 ///     factor = 0.1
-///     least_rate = 0.0
+///     least_rate = 0.0              # linear, cosine: up to the learning_rate
 ///     clip_norm = 0.0               # 0: no bound
 ///     clip_value = 0.0
 ///     weights = "f32"               # bf16: matrices of products in bf16, each with an f32 master copy in the optimizer's state

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 
 #include <millrace/runtime/files/file.h>
 #include <millrace/runtime/files/internal/printable.h>
@@ -77,9 +78,23 @@ class TsReader {
     if (key == "timestamps" && value == "true")
       throw UnsupportedError(at() + "expected series without time stamps, found @timeStamps true");
     if (key == "classlabel" && value == "true") name_classes({words.begin() + 2, words.end()});
+    if (key == "dimensions" || key == "dimension") width_ = count(words, 1);
+    if (key == "equallength") equal_ = value == "true" ? Equal::yes : Equal::no;
+    if (key == "serieslength") length_ = count(words, 0);
     if (key != "data") return;
     if (classes_.empty()) throw UnsupportedError(at() + "expected @classLabel true with its classes before @data, found none");
     data_ = true;
+  }
+
+  /// The number behind a word of the header, from `least` on.
+  std::size_t count(const std::vector<std::string>& words, std::size_t least) const {
+    std::size_t value = 0;
+    const std::string text = words.size() > 1 ? words[1] : "";
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || value < least)
+      fail("expected a number from " + std::to_string(least) + " on behind @" + words[0] + ", found " +
+           millrace::internal::printable(text));
+    return value;
   }
 
   void name_classes(std::vector<std::string> names) {
@@ -104,11 +119,16 @@ class TsReader {
     if (found == classes_.end()) fail("expected a class that @classLabel names, found " + millrace::internal::printable(label));
     if (width_ == 0) width_ = dimensions.size();
     if (dimensions.size() != width_)
-      fail("expected " + std::to_string(width_) + " dimensions as in the lines before, found " + std::to_string(dimensions.size()));
+      fail("expected " + std::to_string(width_) + " dimensions, as the header or the lines before say, found " +
+           std::to_string(dimensions.size()));
     for (const std::vector<float>& dimension : dimensions)
       if (dimension.size() != dimensions[0].size())
         fail("expected dimensions of equal length, found " + std::to_string(dimensions[0].size()) + " and " +
              std::to_string(dimension.size()) + " values");
+    if (length_ == 0 && equal_ == Equal::yes) length_ = dimensions[0].size();
+    if (equal_ != Equal::no && length_ > 0 && dimensions[0].size() != length_)
+      fail("expected sequences of " + std::to_string(length_) + " rows, as the header or the lines before say, found " +
+           std::to_string(dimensions[0].size()));
     for (std::size_t t = 0; t < dimensions[0].size(); ++t)
       for (const std::vector<float>& dimension : dimensions) values_.push_back(dimension[t]);
     lengths_.push_back(static_cast<std::int64_t>(dimensions[0].size()));
@@ -139,7 +159,8 @@ class TsReader {
   const std::string& name_;
   std::size_t line_ = 0;
   bool data_ = false;
-  std::size_t width_ = 0;
+  enum class Equal : std::uint8_t { unsaid, yes, no } equal_ = Equal::unsaid;
+  std::size_t width_ = 0, length_ = 0;  // 0: not known
   std::vector<std::string> classes_;
   std::vector<float> values_;
   std::vector<std::int64_t> lengths_;

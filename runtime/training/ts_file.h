@@ -14,7 +14,7 @@ namespace millrace::training {
 /// them. Source: aeon.datasets, "The .ts file format".
 ///
 /// ParseError, `NAME:LINE: …`, for what is no such file: a number that is none or that f32 does not hold, dimensions of other lengths, a class that is
-/// not named, or named twice, no `@data`. UnsupportedError for time stamps, missing values (`?`), and files without class labels.
+/// not named, or named twice, a sequence that `@dimensions`, or `@equalLength true` and `@seriesLength`, contradict, no `@data`. UnsupportedError for time stamps, missing values (`?`), and files without class labels.
 Dataset read_ts(const std::filesystem::path& path);
 /// The same from text; `name` opens each error.
 Dataset parse_ts(std::string_view text, const std::string& name);

@@ -75,6 +75,8 @@ const std::string& StateSeal::fingerprint() const {
     for (const Recurrence::State& state : recurrence_->states)
       text += fmt::format("{} {} {}\n", state.name, name_of(state.dtype), state.dims.to_string());
     text += text_of(recurrence_->step) + text_of(recurrence_->start);
+    for (const Recurrence::Given& given : recurrence_->given)
+      if (given.otherwise.elements() > 0) text += fmt::format("{} {}\n", given.name, sha256(raw_bytes(given.otherwise)));
     for (const Recurrence::Boundary& boundary : recurrence_->boundaries) text += text_of(boundary.program);
     fingerprint_ = sha256(text);
   });

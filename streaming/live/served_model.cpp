@@ -11,13 +11,14 @@
 namespace millrace {
 
 ServedModel::ServedModel(const Program& program, StreamConfig config, std::vector<std::pair<std::string, std::string>> states,
-                         std::map<std::string, Tensor> constants, std::map<std::string, DDim> rows)
+                         std::map<std::string, Tensor> constants, std::map<std::string, DDim> rows, std::map<std::string, Tensor> defaults)
     : config_(std::move(config)) {
   RecurrenceOptions options;
   options.states = std::move(states);
   if (options.states.empty()) options.states = config_.states;
   options.constants = std::move(constants);
   options.rows = std::move(rows);
+  options.defaults = std::move(defaults);
   if (config_.audio) options.rows.insert_or_assign(config_.audio->input, DDim{config_.audio->row_samples()});
   recurrence_ = std::make_shared<const Recurrence>(make_recurrence(program, options));
   if (config_.learn) learning_ = std::make_shared<const Learning>(make_learning(program, *config_.learn, options));

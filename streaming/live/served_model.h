@@ -22,9 +22,10 @@ struct Learning;
 class ServedModel {
  public:
   /// `states` ("h" → "hn") come before those of the config. `constants`: inputs that never change. `rows`: extents of one row of a live
-  /// input, where the program leaves them open and the config has no audio for it. UnsupportedError, ArgumentError name what does not fit.
+  /// input, where the program leaves them open and the config has no audio for it. `defaults`: of RecurrenceOptions. UnsupportedError, ArgumentError name what does not fit.
   ServedModel(const Program& program, StreamConfig config, std::vector<std::pair<std::string, std::string>> states = {},
-              std::map<std::string, Tensor> constants = {}, std::map<std::string, DDim> rows = {});
+              std::map<std::string, Tensor> constants = {}, std::map<std::string, DDim> rows = {},
+              std::map<std::string, Tensor> defaults = {});
 
   const std::shared_ptr<const Recurrence>& recurrence() const noexcept { return recurrence_; }
   const StreamConfig& config() const noexcept { return config_; }

@@ -627,6 +627,19 @@ void Server::State::Connection::close_finished(error_code error) {
   !error && stream_->peer_close_code() != 0 ? close_now() : lose_connection();
 }
 
+namespace {
+
+/// Messages hold the length of a name in a byte.
+void check_names(const char* kind, const std::vector<PortSpec>& ports) {
+  constexpr std::size_t longest = 255;
+  for (const PortSpec& port : ports)
+    if (port.name.size() > longest)
+      throw ArgumentError(
+          fmt::format("server: {} '{}': expected a name of at most {} bytes, found {}", kind, port.name, longest, port.name.size()));
+}
+
+}  // namespace
+
 Server::State::State(asio::io_context& on, std::vector<ServedRoute> given_routes, ServerOptions given)
     : context(on),
       options(std::move(given)),
@@ -653,6 +666,8 @@ void Server::State::add_route(ServedRoute given, const std::vector<std::shared_p
   if (given.model->learning() && !options.devices.front()->place().is_cpu())
     throw UnsupportedError(fmt::format("server: expected a CPU for the model '{}', whose sessions learn, found {}", given.name,
                                        options.devices.front()->place().to_string()));
+  check_names("input", given.model->inputs());
+  check_names("output", given.model->outputs());
   const Admission admission(admission_of(given), std::chrono::steady_clock::now());
   Route& route = *routes.emplace_back(std::make_unique<Route>(Route{std::move(given.name), std::move(given.model), admission}));
   make_seal(route);

@@ -87,7 +87,8 @@ StateSlab::StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_p
       backend_(backend),
       start_(recurrence_->start, device_) {
   for (const Recurrence::Boundary& boundary : recurrence_->boundaries) boundaries_.emplace_back(boundary.batched, device_);
-  for (const Recurrence::Given& given : recurrence_->given) zeros_.push_back(host_zeros(given.dtype, given.dims).read_only());
+  for (const Recurrence::Given& given : recurrence_->given)
+    not_given_.push_back((given.otherwise.elements() > 0 ? given.otherwise : host_zeros(given.dtype, given.dims)).read_only());
   slabs_.resize(recurrence_->states.size());
   may_fault_ = may_fault(recurrence_->batched);
   if (std::holds_alternative<CudaPlace>(device_->place()) && backend != Backend::interpreted)
@@ -200,8 +201,8 @@ void StateSlab::start(const Tick::Start& start) {
   std::optional<std::vector<Value>> own;
   if (given || !fresh_) {
     std::vector<Value> inputs;
-    for (std::size_t i = 0; i < zeros_.size(); ++i)
-      inputs.emplace_back(i < start.given.size() && start.given[i].elements() > 0 ? start.given[i] : zeros_[i]);
+    for (std::size_t i = 0; i < not_given_.size(); ++i)
+      inputs.emplace_back(i < start.given.size() && start.given[i].elements() > 0 ? start.given[i] : not_given_[i]);
     own = start_.run(inputs);
     for (const Value& value : *own) value.tensor().tensor().ready().wait();
     if (!given) fresh_ = own;

@@ -121,7 +121,7 @@ class StateSlab {
   std::string reason_;
   StraightProgram start_;
   std::vector<StraightProgram> boundaries_;
-  std::vector<Tensor> zeros_;                ///< of `given`
+  std::vector<Tensor> not_given_;            ///< values of `given` where none is given
   std::optional<std::vector<Value>> fresh_;  ///< the states of a sequence that was given nothing
   std::vector<Tensor> slabs_;                ///< one per state: [slots, its extents]
   Slot capacity_ = 0;

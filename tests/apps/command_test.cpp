@@ -106,6 +106,8 @@ TEST_CASE("bad usage is one line and exit code 2") {
   check_refused(files.run_with({"--input", files.x(), "--lod", "x=[[3,1"}), 2, {"--lod"});
   check_refused(files.run_with({"--input", files.x(), "--lod", "z=[[6]]"}), 2, {"'z'"});
   check_refused(files.run_with({"--state", "h"}), 2, {"--state"});
+  check_refused(files.run_with({"--state", "h:a", "--state", "h:b"}), 2, {"--state", "input 'h' is given twice"});
+  check_refused(files.run_with({"--state", "g:a", "--state", "h:a"}), 2, {"--state", "output 'a' is given twice"});
   check_refused(files.run_with({"--row", "x=1,1,1,1,1,1,1,1,1,1"}), 2, {"--row x", "10"});
   check_refused(files.run_with({"--weights", "int4"}), 2, {"--weights", "int4"});
   check_refused(files.run_with({"--tf32"}), 2, {"--tf32", "cpu"});
@@ -304,6 +306,7 @@ TEST_CASE("an error while the program is compiled or run names the model and the
   check_refused(files.run_with({"--input", "x=" + files.path("boot.npy"), "--input", files.boot(), "--lod", "x=[[2,1,1,0]]"}), 1,
                 {"listing.mr", "x=" + files.path("boot.npy")});
   check_refused({"inspect", files.path("listing.mr"), "--streaming", "--state", "a:b"}, 1, {"listing.mr"});
+  check_refused({"inspect", files.path("listing.mr"), "--state", "a:b"}, 1, {"listing.mr", "state a:b", "no 'a'"});
 }
 
 TEST_CASE("files that are no files, and sizes that a header only claims, are refused before memory follows") {
@@ -385,6 +388,38 @@ TEST_CASE("outputs appear all or none") {
   std::size_t left = 0;
   for (const auto& entry : std::filesystem::directory_iterator(files.folder / "out")) left += entry.exists() ? 1 : 0;
   CHECK(left == 1);
+}
+
+TEST_CASE("an output whose name makes no file name is an error that names it, and nothing is written") {
+  const ScratchFolder folder;
+  const std::string longest(300, 'y'), model = (folder / "m.mr").string();
+  Program program;
+  {
+    const build::Guard guard(program);
+    build::output(longest, build::tanh(build::input("x", VarType(DType::f32, {2}))));
+  }
+  save_program(program, model);
+  write_npy(folder / "x.npy", Tensor::from<float>({1, 2}));
+  check_refused({"run", model, "--input", "x=" + (folder / "x.npy").string(), "--output-dir", (folder / "out").string()}, 1,
+                {"output '" + longest + "'", "at most 247 characters", "304"});
+  CHECK_FALSE(std::filesystem::exists(folder / "out"));
+}
+
+TEST_CASE("inputs of other lengths beside --state are told that the graph is taken as one step") {
+  const ScratchFolder folder;
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {1, 2})), c = build::input("c", VarType(DType::f32, {1, 2}));
+    build::output("y", x + c);
+    build::output("hn", build::input("h", VarType(DType::f32, {1, 2})) + x);
+  }
+  save_program(program, folder / "m.mr");
+  write_npy(folder / "x.npy", Tensor::from<float>({1, 2, 3, 4}).reshape({2, 2}));
+  write_npy(folder / "c.npy", Tensor::from<float>({1, 2}).reshape({1, 2}));
+  check_refused({"run", (folder / "m.mr").string(), "--state", "h:hn", "--input", "x=" + (folder / "x.npy").string(), "--input",
+                 "c=" + (folder / "c.npy").string(), "--output-dir", (folder / "out").string()},
+                1, {"input 'c'", "'x'", "a graph over whole sequences takes no --state"});
 }
 
 TEST_CASE("a graph that is one step runs over all rows, from what is given, and its states end under the names of their outputs") {

@@ -113,7 +113,30 @@ def live_states(folder):
         assert shown.stdout.count("\nstate '") == 1 and "backend: interpreted" not in shown.stdout and "backend: fused" in shown.stdout, shown.stdout
 
 
-for test in (unsigned_integers, bf16_files, lists, branches, live_states):
+def default_states(folder):
+    """An initializer that is an input too is a constant, unless --state names it: then sequences begin with it."""
+    values = np.array([[1, 2]], "f4")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "h"], ["hn"]), helper.make_node("Neg", ["h"], ["y"])], "graph",
+                              [tensor("x", TensorProto.FLOAT, [1, 2]), tensor("h", TensorProto.FLOAT, [1, 2])],
+                              [tensor("y", TensorProto.FLOAT, [1, 2]), tensor("hn", TensorProto.FLOAT, [1, 2])],
+                              [helper.make_tensor("h", TensorProto.FLOAT, [1, 2], values)])
+    path = os.path.join(folder, "step.onnx")
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    x, given, out = np.array([[1, 1], [5, 7], [0, 0]], "f4"), np.array([[10, 20]], "f4"), os.path.join(folder, "out")
+    np.save(os.path.join(folder, "x.npy"), x)
+    np.save(os.path.join(folder, "one.npy"), x[:1])
+    np.save(os.path.join(folder, "h.npy"), given)
+    feed = lambda name, file: ["--input", f"{name}={os.path.join(folder, file)}"]
+    for begin, more in ((values, []), (given, feed("h", "h.npy"))):
+        done = command(path, "--state", "h:hn", *feed("x", "x.npy"), *more, "--output-dir", out)
+        assert done.returncode == 0, done.stderr
+        np.testing.assert_array_equal(np.load(os.path.join(out, "y.npy")), -(begin + np.cumsum(x, 0) - x))
+        np.testing.assert_array_equal(np.load(os.path.join(out, "hn.npy")), begin + x.sum(0))
+    refused = command(path, *feed("x", "one.npy"), *feed("h", "h.npy"), "--output-dir", out)
+    assert refused.returncode == 1 and "'h', which has a default value in the model, taken as a constant" in refused.stderr, refused.stderr
+
+
+for test in (unsigned_integers, bf16_files, lists, branches, live_states, default_states):
     with tempfile.TemporaryDirectory() as folder:
         test(folder)
-print("edges of run: integers without a dtype, bf16, lists, a choice that is a constant, states without --state")
+print("edges of run: integers without a dtype, bf16, lists, a choice that is a constant, states without --state, states with defaults")

@@ -799,3 +799,47 @@ def test_numbers_out_of_range_as_indices_are_refused_when_the_program_is_built()
             with pytest.raises(mr.IndexError, match=r"expected an index in \[-3, 3\) of axis 0 of 'x'"):
                 x[index]
         assert x[-3].shape == x[2].shape == (None,)
+
+
+def test_a_value_of_another_type_is_refused_by_the_name_of_its_function_and_argument():
+    with mr.Program("types"):
+        x = mr.input("x", mr.f32, [None, 2], lod=1)
+        weights = mr.layers.RnnWeights(np.zeros((2, 2), "f4"), np.zeros((2, 2), "f4"), np.zeros(2, "f4"))
+        for call, words in (
+            (lambda: mr.input("y", mr.f32, ["a"]), "input: shape: expected integers or None, found 'a'"),
+            (lambda: x.reshape("a", 2), r"reshape: shape: expected integers, found \('a', 2\)"),
+            (lambda: mr.Tensor([1.0]).reshape(1.5), "reshape: shape: expected integers, found"),
+            (lambda: x.permute("a", 0), "permute: axes: expected integers, found"),
+            (lambda: mr.sum(x, "a"), "axis: expected an integer, or a list of integers, found 'a'"),
+            (lambda: mr.call("relu", x, axis=2**70), "call: attribute 'axis': expected integers that fit i64, found 1180591620717411303424"),
+            (lambda: mr.Var(2**70), "expected an integer that fits i64"),
+            (lambda: mr.layers.rnn(x, weights, activation=(1,)), r"layer: activation: expected a name, \(name, alpha\) or \(name, alpha, beta\), found 1"),
+            (lambda: mr.layers.rnn(x, weights, activation=("elu", "a")), "layer: activation: expected a number as alpha, found 'a'"),
+            (lambda: mr.layers.rnn(x, [1]), "layer: weights: expected the weights of a layer, or a list of those of several layers, found 1"),
+            (lambda: mr.layers.unroll(lambda x, h: x, x, [2**70]), "unroll: states: expected a width that fits i64"),
+        ):
+            with pytest.raises(TypeError, match=words):
+                call()
+    program = mr.Program("sum")
+    with program:
+        mr.output("loss", mr.mean(mr.input("x", mr.f32, [None]) * mr.parameter("w", 1.0)))
+    for call, words in (
+        (lambda: mr.Trainer(program, mr.SGD(), learning_rate="fast"), "trainer: learning_rate: expected a number or a Schedule, found 'fast'"),
+        (lambda: mr.Trainer(program, mr.SGD()).step({1: 2}), "trainer: expected the name of an input, found 1"),
+        (lambda: mr.LiveModel(program, threads="two"), "live model: threads: expected an integer, found 'two'"),
+        (lambda: mr.LiveModel(program, max_rows=-1), "live model: max_rows: expected an integer from 0 on, found -1"),
+        (lambda: mr.LiveModel(program, states={"h": 1}), "live model: states: expected names of outputs by names of inputs, found {'h': 1}"),
+        (lambda: mr.LiveModel(program, state_key="text"), "live model: state_key: expected bytes, found a str"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            call()
+
+
+@pytest.mark.parametrize("name", ["", "a\0b"])
+def test_an_empty_name_and_a_name_with_nul_are_refused(name):
+    with mr.Program("names"):
+        x = mr.input("x", mr.f32, [2])
+        with pytest.raises(mr.ArgumentError, match="input: expected a name that is not empty and has no NUL"):
+            mr.input(name, mr.f32, [2])
+        with pytest.raises(mr.ArgumentError, match="output: expected a name that is not empty and has no NUL"):
+            mr.output(name, x)

@@ -406,6 +406,50 @@ def test_a_child_process_compiles_again():
     assert compiled(limit=2)["i"].item() == 2
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_child_process_runs_and_ends_where_its_parent_forked_beside_a_run(threads):
+    made = python(
+        f"""
+        import os, sys, threading, time
+        import numpy as np, millrace as mr
+        program = mr.Program("loop")
+        with program:
+            x, u = mr.input("x", mr.f32, [None, 8], lod=1), mr.parameter("u", np.eye(8, dtype="f4") / 2)
+            with mr.DynamicRNN() as rnn:
+                x_t, h = rnn.step_input(x), rnn.memory(shape=[8])
+                state = mr.tanh(h @ u + x_t)
+                rnn.update_memory(h, state)
+                rnn.output(state)
+            mr.output("y", rnn())
+        few, many = (mr.LoDTensor(np.zeros((rows, 8), "f4"), [rows]) for rows in (20, 200_000))
+        compiled = program.compile(threads={threads})
+        compiled(x=few)
+        threading.Thread(target=lambda: compiled(x=many)).start()
+        time.sleep(0.02)
+        child = os.fork()
+        if child == 0:
+            program.compile(threads=2)(x=few)
+            sys.exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    )
+    assert made.returncode == 0 and made.stdout == "0\n", made.stdout + made.stderr
+
+
+def test_threads_are_bounded_as_those_of_the_command():
+    program = doubling(lod=1)
+    with program:
+        mr.output("loss", mr.mean(mr.parameter("w", [[1.0]])))
+    for threads in (0, -1, 1025, 10**6):
+        for call in (
+            lambda: program.compile(threads=threads),
+            lambda: mr.Trainer(program, mr.SGD(), threads=threads),
+            lambda: mr.LiveModel(doubling(lod=1), threads=threads),
+        ):
+            with pytest.raises(mr.ArgumentError, match=f"expected 1 to 1024 threads, found {threads}"):
+                call()
+
+
 def test_the_interpreter_may_end_with_runs_under_way():
     made = python(
         """

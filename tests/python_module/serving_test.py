@@ -105,7 +105,8 @@ def test_the_errors_of_a_server_are_those_of_its_task():
             assert isinstance(raised.value, mr.IoError)
         for options, words in [
             ({"port": 70000}, "65535"),
-            ({"threads": 0}, "1 thread or more"),
+            ({"threads": 0}, "1 to 1024 threads"),
+            ({"threads": 1025}, "1 to 1024 threads"),
             ({"backend": "fast"}, "found 'fast'"),
             ({"idle": 0.0}, "idleness"),
             ({"limits": {"rows": 1}}, "one of the limits sessions_per_address, chunks_in"),
@@ -372,6 +373,12 @@ def test_a_state_goes_from_session_to_session_and_from_server_to_server():
             with pytest.raises(mr.ProtocolError) as raised:
                 await ask(first.url, x, state=saved[:-1] + bytes([saved[-1] ^ 1]))
             assert raised.value.code == "bad_state"
+            with pytest.raises(mr.SavedStateError, match="found no bytes"):
+                async with mr.connect(first.url, state=b""):
+                    pass
+        with pytest.raises(mr.SavedStateError, match="found no bytes"):
+            async with other.session(state=b""):
+                pass
 
     asyncio.run(main())
 

@@ -538,6 +538,11 @@ def test_the_halves_of_a_step_and_what_is_frozen():
     assert frozen.weights[name].tolist() == held and held != whole.weights[name].tolist()
     frozen.weights = {name: np.zeros(np.array(held).shape, np.float32)}
     assert not np.any(frozen.weights[name].numpy())
+    with pytest.raises(TypeError, match="item assignment"):
+        frozen.weights[name] = np.ones(np.array(held).shape, np.float32)
+    assert not np.any(frozen.weights[name].numpy())
+    frozen.weights = whole.weights  # what another gave
+    assert frozen.weights[name].tolist() == whole.weights[name].tolist()
 
 
 def test_a_trainer_says_what_it_expects():
@@ -631,6 +636,24 @@ def test_a_job_of_a_file_stops_and_goes_on(folder):
     for wrong, error in [({"epoch": 3}, mr.ParseError), ({**config(folder), "epochs": object()}, TypeError)]:
         with pytest.raises(error):
             mr.train(wrong)
+
+
+def test_a_job_takes_the_numbers_and_paths_of_the_command(folder):
+    for name, values in {"seed": (-1, 2**31, 10**30), "epochs": (0, -5, 2**62), "threads": (0, 2000000000), "ranks": (-1, 1025)}.items():
+        for value in values:
+            with pytest.raises(mr.ArgumentError, match=f"train: {name}: expected a whole number from .*, found {value}"):
+                mr.train(config(folder), data=folder, **{name: value})
+        with pytest.raises(TypeError):
+            mr.train(config(folder), data=folder, **{name: 1.5})
+    for name in ("data", "output"):
+        for path in ("", "a\0b"):
+            with pytest.raises(mr.ArgumentError, match=f"train: {name}: expected a path that is not empty and has no NUL"):
+                mr.train(config(folder), **{"data": folder, name: path})
+    with pytest.raises(mr.ArgumentError, match="train: config: expected a path"):
+        mr.train("a\0b")
+    with pytest.raises(mr.ParseError, match="start: expected a text without a NUL"):
+        mr.train({**config(folder), "model": {"start": "a\0b"}}, data=folder)
+    assert mr.train(config(folder), data=folder, epochs=np.int64(1), seed=np.uint8(0)).epochs
 
 
 def test_a_job_beside_its_caller(folder):
@@ -731,7 +754,7 @@ def test_the_error_of_a_rank_is_that_of_the_job(folder):
         mr.train(config(folder), data=folder / "nowhere", ranks=2)
     with pytest.raises(mr.ParseError):
         mr.train({"epoch": 3}, ranks=2)
-    with pytest.raises(mr.ArgumentError, match="1 rank or more"):
+    with pytest.raises(mr.ArgumentError, match="ranks: expected a whole number from 1 to 1024, found 0"):
         mr.train(config(folder), ranks=0)
 
     def kill(epoch):

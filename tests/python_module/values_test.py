@@ -391,13 +391,34 @@ def test_a_state_that_no_tensor_gave_is_refused():
 
 def test_numbers_that_a_dtype_does_not_hold_are_refused():
     assert mr.Tensor([1.0, -2.0], mr.i8).tolist() == [1, -2]
-    assert mr.Tensor([0.5, 0.0], mr.bool_).tolist() == [True, False]
-    for numbers, dtype in (([1.9], mr.i64), ([float("nan")], mr.i32), ([0.7, 1], mr.u8)):
+    assert mr.Tensor([1.0, 0.0], mr.bool_).tolist() == [True, False]
+    for numbers, dtype in (([1.9], mr.i64), ([float("nan")], mr.i32), ([0.7, 1], mr.u8), ([0.5], mr.bool_), ([float("nan")], mr.bool_)):
         with pytest.raises(mr.DTypeError, match="expected integers"):
             mr.Tensor(numbers, dtype)
-    for numbers, dtype in (([300], mr.u8), ([-1], mr.u8), ([1e20], mr.i64), ([2**31], mr.i32), ([float("inf")], mr.i64)):
+    for numbers, dtype in (([300], mr.u8), ([-1], mr.u8), ([1e20], mr.i64), ([2**31], mr.i32), ([float("inf")], mr.i64), ([2], mr.bool_), ([-1.0], mr.bool_)):
         with pytest.raises(OverflowError, match="fit"):
             mr.Tensor(numbers, dtype)
+
+
+def test_a_number_beyond_the_largest_of_a_floating_dtype_is_refused_and_written_infinity_stays():
+    for numbers, dtype in (([1e300], mr.f32), ([70000], mr.f16), ([-70000.0], mr.f16), ([1e39], mr.bf16), ([[0.0], [2**63 - 1]], mr.f16)):
+        with pytest.raises(mr.OverflowError, match=f"expected numbers that fit {dtype.name}, found"):
+            mr.Tensor(numbers, dtype)
+    with pytest.raises(mr.OverflowError, match="fit f32"):
+        mr.Tensor([1e300])  # f32 is the dtype of floats
+    assert mr.ragged([np.zeros(1), [1e300]]).tolist() == [[0], [1e300]]  # f64, as the array says
+    program = mr.Program()
+    with program:
+        mr.output("y", mr.input("x", mr.f32, [None]) * 2.0)
+        with pytest.raises(mr.OverflowError, match="fit f32"):
+            mr.constant(1.0) * 1e300
+    with pytest.raises(mr.OverflowError, match="fit f32, found 1e.300 .input 'x'."):
+        program.run(x=[1e300])
+    for dtype in (mr.f64, mr.f32, mr.f16, mr.bf16):
+        infinite, negative, nan = mr.Tensor([float("inf"), float("-inf"), float("nan")], dtype).tolist()
+        assert infinite == float("inf") and negative == float("-inf") and nan != nan
+    assert mr.Tensor([1e300], mr.f64).tolist() == [1e300] and mr.Tensor([65504], mr.f16).tolist() == [65504]
+    assert mr.Tensor([65519.0], mr.f16).tolist() == [65504] and mr.Tensor([1e-300], mr.f32).tolist() == [0]  # the nearest
 
 
 def test_an_array_as_an_index_of_a_tensor_is_refused_and_numbers_of_numpy_are_taken():

@@ -189,6 +189,13 @@ TEST_CASE("a runtime that goes away cancels its runs and waits for their ends") 
   CHECK(live_frames() == frames);
 }
 
+TEST_CASE("a runtime has at most 1024 threads of each kind") {
+  RuntimeOptions tasks, kernels;
+  tasks.threads = kernels.kernel_threads = 1025;
+  for (const RuntimeOptions& options : {tasks, kernels})
+    CHECK_THROWS_WITH_AS(Runtime{options}, "runtime: expected at most 1024 threads, found 1025", ArgumentError);
+}
+
 TEST_CASE("a runtime knows its places, and says which there are") {
   RuntimeOptions options;
   options.devices.push_back(std::make_shared<SimDevice>());

@@ -104,20 +104,25 @@ class Maker {
     program.set_title(random_text(random_));
     const b::Guard guard(program);
     count_ = b::input("count", VarType(DType::i64, {}));
-    for (std::int64_t left = random_.between(0, 3); left > 0; --left)
-      seen_.push_back(b::input(random_text(random_) + port(), random_type(random_)));
+    for (std::int64_t left = random_.between(0, 3); left > 0; --left) seen_.push_back(b::input(port_name(), random_type(random_)));
     for (std::int64_t left = random_.between(0, 3); left > 0; --left)
       seen_.push_back(b::parameter(name(), random_bits(random_, one_of(random_, dtypes), random_dims(random_, false))));
     seen_.push_back(count_);
     b::input("array" + port(),
              random_.coin() ? VarType::open_array(random_.coin()) : VarType::array_of(DType::f32, DDim{DDim::unknown, 2}, true));
     statements(3);
-    for (std::int64_t left = random_.between(0, 3); left > 0; --left) b::output(random_text(random_) + port(), one_of(random_, seen_));
+    for (std::int64_t left = random_.between(0, 3); left > 0; --left) b::output(port_name(), one_of(random_, seen_));
     return program;
   }
 
  private:
   std::string port() { return std::to_string(ports_++); }
+  /// Any text without NUL, which names of inputs and outputs do not hold.
+  std::string port_name() {
+    std::string text = random_text(random_);
+    std::erase(text, '\0');
+    return text + port();
+  }
   std::string name() {
     static const char* const odd[] = {"v",     "nan", "order", "array", "params", "results", "lod", "ordered", "_",  "true",
                                       "input", "f32", "ints",  "7up",   "a.b/c",  "ä b",     "",    "1e5",     "inf"};

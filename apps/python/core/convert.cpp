@@ -14,8 +14,6 @@
 namespace millrace::python {
 namespace {
 
-std::string kind_of(nb::handle x) { return nb::cast<std::string>(nb::str(x.type().attr("__name__"))); }
-
 [[noreturn]] void refuse(nb::handle x) {
   throw ArgumentError(
       fmt::format("tensor: expected a number, lists of numbers, an array (NumPy, PyTorch, DLPack) or a Tensor, found a {}", kind_of(x)));
@@ -52,16 +50,23 @@ class Numbers {
     visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
       T* to = made.mutable_data<T>();
       for (std::size_t i = 0; i < wholes_.size(); ++i)
-        to[i] = is_floating(dtype) ? convert_element<T>(floats_[i]) : convert_element<T>(whole_of<T>(i, dtype));
+        to[i] = is_floating(dtype) ? rounded<T>(i, dtype) : convert_element<T>(whole_of<T>(i, dtype));
     });
     return made;
   }
 
  private:
+  /// Element i as the nearest T, of `dtype`. Infinity and NaN stay; a finite number does not become infinite.
+  template <class T>
+  T rounded(std::size_t i, DType dtype) const {
+    const T made = convert_element<T>(floats_[i]);
+    if (std::isfinite(floats_[i]) && !std::isfinite(convert_element<double>(made)))
+      throw OverflowError(fmt::format("tensor: expected numbers that fit {}, found {}", name_of(dtype), floats_[i]));
+    return made;
+  }
   /// Element i as an integer that T, of `dtype`, holds: written numbers are not changed silently.
   template <class T>
   std::int64_t whole_of(std::size_t i, DType dtype) const {
-    if (dtype == DType::boolean) return kind_ == 2 ? static_cast<std::int64_t>(floats_[i] != 0) : wholes_[i];
     if (kind_ == 2 && !(std::trunc(floats_[i]) == floats_[i]))
       throw DTypeError(fmt::format("tensor: expected integers for {}, found {}", name_of(dtype), floats_[i]));
     const std::int64_t whole = wholes_[i];
@@ -122,6 +127,14 @@ Tensor from_lists(nb::handle x, std::optional<DType> wanted) {
   collect(x, 0, dims, true, numbers);
   if (dims.size() > max_rank) throw ShapeError(fmt::format("tensor: expected at most {} axes, found {}", max_rank, dims.size()));
   return numbers.tensor(wanted.value_or(numbers.dtype()), make_ddim(dims));
+}
+
+/// The dtype that the numbers in `x` say.
+DType dtype_of_lists(nb::handle x) {
+  std::vector<std::int64_t> dims;
+  Numbers numbers;
+  collect(x, 0, dims, true, numbers);
+  return numbers.dtype();
 }
 
 // ---- Sequences ----
@@ -249,6 +262,18 @@ bool is_leaf_list(nb::handle x) { return is_list(x) && nb::len(x) == 0; }
 
 bool is_list(nb::handle x) { return PyList_Check(x.ptr()) != 0 || PyTuple_Check(x.ptr()) != 0; }
 bool is_number(nb::handle x) { return PyBool_Check(x.ptr()) != 0 || PyLong_Check(x.ptr()) != 0 || PyFloat_Check(x.ptr()) != 0; }
+std::string kind_of(nb::handle x) { return nb::cast<std::string>(nb::str(x.type().attr("__name__"))); }
+void refuse_argument(nb::handle x, const std::string& who, const char* expected) {
+  std::string found = nb::cast<std::string>(nb::repr(x));
+  constexpr std::size_t most = 120;
+  if (found.size() > most) found = "a " + kind_of(x);
+  throw nb::type_error(fmt::format("{}: expected {}, found {}", who, expected, found).c_str());
+}
+int threads_from(std::int64_t threads, const char* who) {
+  constexpr std::int64_t most = 1024;
+  if (threads < 1 || threads > most) throw ArgumentError(fmt::format("{}: expected 1 to {} threads, found {}", who, most, threads));
+  return static_cast<int>(threads);
+}
 Tensor copy_of(const Tensor& x) { return x.copy_to(CpuPlace{}); }
 
 std::string meant(const std::string& name, const std::string& names) {
@@ -270,9 +295,9 @@ bool is_array_of_indices(nb::handle x) {
   return PyIndex_Check(x.ptr()) == 0 || nb::cast<int>(nb::getattr(x, "ndim", nb::int_(0))) > 0;
 }
 
-std::vector<std::int64_t> extents_from(const nb::args& shape) {
-  if (shape.size() == 1 && PyIndex_Check(shape[0].ptr()) == 0) return nb::cast<std::vector<std::int64_t>>(shape[0]);
-  return nb::cast<std::vector<std::int64_t>>(shape);
+std::vector<std::int64_t> extents_from(const nb::args& shape, const char* who) {
+  const bool one = shape.size() == 1 && PyIndex_Check(shape[0].ptr()) == 0;
+  return argument<std::vector<std::int64_t>>(one ? nb::object(shape[0]) : nb::object(shape), who, "integers");
 }
 
 DType dtype_from(nb::handle x) {
@@ -334,7 +359,7 @@ LoDTensor ragged_from(nb::handle x, int levels, std::optional<DType> wanted, con
   for (std::size_t i = 0; i < leaves.size(); ++i) {
     if (is_leaf_list(leaves[i])) continue;
     if (is_list(leaves[i])) {
-      const DType said = from_lists(leaves[i], wanted).dtype();
+      const DType said = dtype_of_lists(leaves[i]);
       lists = true;
       floats = floats || said == DType::f32;
       integers = integers || said == DType::i64;

@@ -38,9 +38,11 @@ Direction direction_from(const std::string& name) {
 /// A name, or (name, alpha) or (name, alpha, beta).
 Activation activation_from(nb::handle x) {
   if (nb::isinstance<nb::str>(x)) return Activation{nb::cast<std::string>(x)};
-  Activation made{nb::cast<std::string>(x[0])};
-  if (nb::len(x) > 1) made.alpha = nb::cast<double>(x[1]);
-  if (nb::len(x) > 2) made.beta = nb::cast<double>(x[2]);
+  constexpr const char* expected = "a name, (name, alpha) or (name, alpha, beta)";
+  if (!is_list(x) || nb::len(x) < 1 || nb::len(x) > 3) refuse_argument(x, "layer: activation", expected);
+  Activation made{argument<std::string>(x[0], "layer: activation", expected)};
+  if (nb::len(x) > 1) made.alpha = argument<double>(x[1], "layer: activation", "a number as alpha");
+  if (nb::len(x) > 2) made.beta = argument<double>(x[2], "layer: activation", "a number as beta");
   return made;
 }
 
@@ -51,7 +53,14 @@ std::vector<Var> states_from(nb::handle x) { return x.is_none() ? std::vector<Va
 template <class Weights>
 std::vector<Weights> weights_from(nb::handle x) {
   if (nb::isinstance<Weights>(x)) return {nb::cast<Weights>(x)};
-  return nb::cast<std::vector<Weights>>(x);
+  constexpr const char* expected = "the weights of a layer, or a list of those of several layers";
+  if (PySequence_Check(x.ptr()) == 0) refuse_argument(x, "layer: weights", expected);
+  std::vector<Weights> made;
+  for (const nb::handle one : x) {
+    if (!nb::isinstance<Weights>(one)) refuse_argument(one, "layer: weights", expected);
+    made.push_back(nb::cast<Weights>(one));
+  }
+  return made;
 }
 
 #define MILLRACE_PYTHON_RECURRENT_SIG(weights)                           \
@@ -214,7 +223,7 @@ void bind_rnn(nb::module_& m) {
 
 /// A width (the states begin as zeros), or an initial state [N, width].
 CellState state_from(nb::handle x) {
-  if (PyLong_Check(x.ptr()) != 0) return CellState{nb::cast<std::int64_t>(x)};
+  if (PyLong_Check(x.ptr()) != 0) return CellState{argument<std::int64_t>(x, "unroll: states", "a width that fits i64")};
   const Var initial = var_from(x);
   const std::optional<DDim>& shape = initial.type().shape;
   if (!shape || shape->rank() == 0 || (*shape)[-1] < 0)

@@ -149,7 +149,7 @@ LiveRows rows_of(const Model& model, nb::handle alone, const nb::dict& named, in
     add(inputs.front(), alone);
   }
   for (const auto& [key, rows] : named) {
-    const auto name = nb::cast<std::string>(key);
+    const auto name = argument<std::string>(key, "live session", "the name of an input");
     const auto found = std::find_if(inputs.begin(), inputs.end(), [&](const Arriving& input) { return input.name == name; });
     if (found == inputs.end()) {
       std::string names;
@@ -444,7 +444,7 @@ AnyProgramObject start_program(const SharedProgram& program, std::int64_t window
   options.output_window = output_window;
   const auto source = std::make_shared<const Program>(*program.program);
   for (const auto& [key, value] : feeds) {
-    const auto name = nb::cast<std::string>(key);
+    const auto name = argument<std::string>(key, "live program", "the name of an input");
     options.feeds.emplace(name, value_from(value, name, type_of(*source, name, "live program")));
   }
   return {std::make_shared<const AnyProgram>(source, std::move(options))};

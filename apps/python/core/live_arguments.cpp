@@ -12,22 +12,25 @@ namespace millrace::python {
 
 LiveArguments live_arguments(const char* who, const nb::dict& named) {
   LiveArguments made;
-  made.threads = nb::cast<int>(named["threads"]);
-  if (made.threads < 1) throw ArgumentError(fmt::format("{}: expected 1 thread or more, found {}", who, made.threads));
-  const auto backend = nb::cast<std::string>(named["backend"]);
+  const auto of = [who](const char* name) { return fmt::format("{}: {}", who, name); };
+  made.threads = threads_from(argument<std::int64_t>(named["threads"], of("threads"), "an integer"), who);
+  const auto backend = argument<std::string>(named["backend"], of("backend"), "text");
   const std::optional<Backend> chosen = backend_of(backend);
   if (!chosen) throw ArgumentError(fmt::format("{}: expected the backend auto, interpreted, captured or fused, found '{}'", who, backend));
   made.backend = *chosen;
-  made.max_rows = nb::cast<std::size_t>(named["max_rows"]);
-  made.sessions = nb::cast<std::size_t>(named["sessions"]);
-  const auto states = nb::cast<std::map<std::string, std::string>>(named["states"]);
+  made.max_rows = argument<std::size_t>(named["max_rows"], of("max_rows"), "an integer from 0 on");
+  made.sessions = argument<std::size_t>(named["sessions"], of("sessions"), "an integer from 0 on");
+  const auto states = argument<std::map<std::string, std::string>>(named["states"], of("states"), "names of outputs by names of inputs");
   made.states.assign(states.begin(), states.end());
   for (const auto& [name, value] : nb::cast<nb::dict>(named["constants"]))
-    made.constants.emplace(nb::cast<std::string>(name), copy_of(tensor_from(value)));
-  for (const auto& [name, row] : nb::cast<std::map<std::string, std::vector<std::int64_t>>>(named["rows"]))
+    made.constants.emplace(argument<std::string>(name, of("constants"), "the name of an input"), copy_of(tensor_from(value)));
+  using Extents = std::map<std::string, std::vector<std::int64_t>>;
+  for (const auto& [name, row] : argument<Extents>(named["rows"], of("rows"), "extents of a row by names of inputs"))
     made.rows.emplace(name, DDim(std::span<const std::int64_t>(row)));
   const nb::object key = named["state_key"];
   if (!key.is_none()) {
+    if (!nb::isinstance<nb::bytes>(key))
+      throw nb::type_error(fmt::format("{}: state_key: expected bytes, found a {}", who, kind_of(key)).c_str());
     const auto secret = nb::cast<nb::bytes>(key);
     made.state_key = std::make_shared<const StateKey>(std::string(secret.c_str(), secret.size()));
   }

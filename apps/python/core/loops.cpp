@@ -343,6 +343,8 @@ build::GenerationOptions generation_options(std::int64_t end_token, std::int64_t
   made.max_length = max_length;
   made.length_penalty = length_penalty;
   made.dtype = dtype_from(dtype);
+  if (!hook.is_none() && !nb::isinstance<nb::callable>(hook))
+    refuse_argument(hook, "generation: hook", "a function (scores, tokens, step)");
   if (!hook.is_none())
     made.hook = [change = Described("generation", nb::cast<nb::callable>(hook))](const Var& scores, const Var& tokens, const Var& step) {
       return var_from(change(scores, tokens, step));

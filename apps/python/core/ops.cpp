@@ -20,11 +20,14 @@ bool all_are(nb::handle list) {
 Attribute attribute_from(const std::string& name, nb::handle x) {
   if (nb::isinstance<DType>(x)) return nb::cast<DType>(x);
   if (PyBool_Check(x.ptr()) != 0) return nb::cast<bool>(x);
-  if (PyLong_Check(x.ptr()) != 0) return nb::cast<std::int64_t>(x);
+  const auto integers = [&]<class T>(std::type_identity<T>) {
+    return argument<T>(x, fmt::format("call: attribute '{}'", name), "integers that fit i64");
+  };
+  if (PyLong_Check(x.ptr()) != 0) return integers(std::type_identity<std::int64_t>());
   if (PyFloat_Check(x.ptr()) != 0) return nb::cast<double>(x);
   if (nb::isinstance<nb::str>(x)) return nb::cast<std::string>(x);
   if (nb::isinstance<nb::list>(x) || nb::isinstance<nb::tuple>(x)) {
-    if (all_are<nb::int_>(x)) return nb::cast<std::vector<std::int64_t>>(x);
+    if (all_are<nb::int_>(x)) return integers(std::type_identity<std::vector<std::int64_t>>());
     if (all_are<nb::float_>(x)) return nb::cast<std::vector<double>>(x);
     if (all_are<nb::str>(x)) return nb::cast<std::vector<std::string>>(x);
     throw ArgumentError(fmt::format("call: attribute '{}': expected a list of integers, of floats or of text", name));
@@ -238,7 +241,7 @@ Var transposed(const Var& x) {
 }
 
 /// `axes` as the arguments of `permute`: the axis of x that each axis of the result is, as numbers or as a sequence.
-Var permuted(const Var& x, const nb::args& axes) { return build::transpose(x, extents_from(axes)); }
+Var permuted(const Var& x, const nb::args& axes) { return build::transpose(x, extents_from(axes, "permute: axes")); }
 
 /// `transpose` of PyTorch and of NumPy: two numbers exchange these axes; more numbers or a sequence are a permutation; without any the axes are reversed.
 Var transposed_by(const Var& x, const nb::args& axes) {
@@ -246,7 +249,7 @@ Var transposed_by(const Var& x, const nb::args& axes) {
   if (axes.size() != 2) return permuted(x, axes);
   if (!x.type().shape) return permuted(x, axes);
   const std::int64_t rank = x.type().rank();
-  std::vector<std::int64_t> perm, exchanged = extents_from(axes);
+  std::vector<std::int64_t> perm, exchanged = extents_from(axes, "transpose: axes");
   for (std::int64_t& axis : exchanged) {
     if (axis < -rank || axis >= rank)
       throw ShapeError(fmt::format("builder: expected axes of '{}' of {}, found {}", x.name(), x.type().to_string(), axis));
@@ -260,7 +263,7 @@ Var transposed_by(const Var& x, const nb::args& axes) {
 /// The functions and methods that change extents, axes or the dtype.
 void bind_shapes(nb::module_& m, Operations& operations) {
   const auto cast = [](const Var& x, nb::handle to) { return build::cast(x, dtype_from(to)); };
-  const auto reshaped = [](const Var& x, nb::args shape) { return build::reshape(x, extents_from(shape)); };
+  const auto reshaped = [](const Var& x, nb::args shape) { return build::reshape(x, extents_from(shape, "reshape: shape")); };
   constexpr const char* extents = "*shape: int | collections.abc.Sequence[int]";
   constexpr const char* axes = "axes: int | collections.abc.Sequence[int]";
   m.def("cast", cast, "x"_a, "to"_a, nb::sig("def cast(x: VarLike, to: DTypeLike) -> Var"), "Another dtype.");
@@ -329,8 +332,9 @@ void bind_rows(nb::module_& m, Operations& operations) {
 
 std::vector<std::int64_t> axes_from(nb::handle axes) {
   if (axes.is_none()) return {};
-  if (PyIndex_Check(axes.ptr()) != 0) return {nb::cast<std::int64_t>(axes)};
-  return nb::cast<std::vector<std::int64_t>>(axes);
+  constexpr const char* expected = "an integer, or a list of integers";
+  if (PyIndex_Check(axes.ptr()) != 0) return {argument<std::int64_t>(axes, "axis", expected)};
+  return argument<std::vector<std::int64_t>>(axes, "axis", expected);
 }
 
 Var beside(DType dtype, nb::handle x) {
@@ -366,7 +370,8 @@ VarType type_from(nb::handle dtype, nb::handle shape, int lod) {
   if (lod > 0 && nb::len(shape) == 0)
     throw ArgumentError(fmt::format("input: expected axis 0, of the rows, with lod {}, found the shape []", lod));
   std::vector<std::int64_t> extents;
-  for (const nb::handle extent : shape) extents.push_back(extent.is_none() ? DDim::unknown : nb::cast<std::int64_t>(extent));
+  for (const nb::handle extent : shape)
+    extents.push_back(extent.is_none() ? DDim::unknown : argument<std::int64_t>(extent, "input: shape", "integers or None"));
   for (const std::int64_t extent : extents)
     if (extent < DDim::unknown)
       throw ShapeError(fmt::format("input: expected extents from 0 on, or None (-1) for one that a run knows, found {}", extent));

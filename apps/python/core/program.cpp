@@ -255,7 +255,7 @@ void bind_var(nb::module_& m) {
 Var var_from(nb::handle x) {
   if (nb::isinstance<Var>(x)) return nb::cast<Var>(x);
   if (PyBool_Check(x.ptr()) != 0) return Var(x.ptr() == Py_True);
-  if (PyLong_Check(x.ptr()) != 0) return Var(nb::cast<std::int64_t>(x));
+  if (PyLong_Check(x.ptr()) != 0) return Var(argument<std::int64_t>(x, "Var", "an integer that fits i64"));
   if (PyFloat_Check(x.ptr()) != 0) return Var(nb::cast<double>(x));
   return build::constant(copy_of(tensor_from(x)));
 }

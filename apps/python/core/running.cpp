@@ -195,7 +195,7 @@ struct Compiled {
 
   Compiled(const Program& program, int threads, const std::string& backend, bool backend_required, std::optional<double> deadline)
       : source(std::make_shared<const Program>(program)), threads(threads), made_after_forks(forks()) {
-    if (threads < 1) throw ArgumentError(fmt::format("compile: expected 1 thread or more, found {}", threads));
+    threads_from(threads, "compile");
     make();
     const std::optional<Backend> chosen = backend_of(backend);
     if (!chosen)

@@ -323,7 +323,7 @@ void set_admission(ServedRoute& route, const ServerOptions& options, nb::handle 
   if (own.session_rate <= 0 && model.config().audio) own.session_rate = 1 / model.config().audio->step_seconds();
   if (capacity.is_none()) return;
   if (!nb::isinstance<nb::str>(capacity)) {
-    own.capacity = nb::cast<double>(capacity);
+    own.capacity = argument<double>(capacity, "serve: capacity", "steps a second, or 'measure'");
     if (!(own.capacity >= 0)) throw ArgumentError(fmt::format("serve: expected a capacity of 0 or more, found {}", own.capacity));
     return;
   }

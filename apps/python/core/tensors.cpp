@@ -411,7 +411,7 @@ void bind_tensor(nb::module_& m) {
           "astype", [](const Tensor& x, nb::handle dtype) { return converted(x, dtype_from(dtype)); }, "dtype"_a,
           nb::sig("def astype(self, dtype: DTypeLike) -> Tensor"), "A copy of another dtype.")
       .def(
-          "reshape", [](const Tensor& x, nb::args shape) { return x.reshape(make_ddim(extents_from(shape))); }, "shape"_a,
+          "reshape", [](const Tensor& x, nb::args shape) { return x.reshape(make_ddim(extents_from(shape, "reshape: shape"))); }, "shape"_a,
           nb::sig("def reshape(self, *shape: int | collections.abc.Sequence[int]) -> Tensor"), "A view with other extents; one may be -1.")
       .def("__getstate__", &state_of_tensor, "For pickle and copy: dtype, shape, elements.")
       .def("__setstate__", &set_state_of_tensor)

@@ -298,7 +298,7 @@ struct TrainerObject {
   Feeds feeds(nb::handle mapping, const nb::kwargs& named) const {
     Feeds made;
     const auto add = [&](nb::handle key, nb::handle value) {
-      const auto name = nb::cast<std::string>(key);
+      const auto name = argument<std::string>(key, "trainer", "the name of an input");
       const VarId input = port_named(inputs->inputs(), name);
       if (input == no_var) refuse_name(name);
       const VarType& type = inputs->var(input).type;
@@ -380,14 +380,13 @@ void bind_trainer(nb::module_& m) {
             if (nb::isinstance<training::Schedule>(learning_rate))
               options.schedule = nb::cast<training::Schedule>(learning_rate);
             else
-              options.schedule.base = nb::cast<double>(learning_rate);
+              options.schedule.base = argument<double>(learning_rate, "trainer: learning_rate", "a number or a Schedule");
             options.loss = loss;
             options.clipping.norm = clip_norm;
             options.clipping.value = clip_value;
             options.frozen = frozen;
             options.memory = parse_memory_policy(memory);
-            if (threads < 1) throw ArgumentError(fmt::format("trainer: expected 1 thread or more, found {}", threads));
-            options.threads = threads;
+            options.threads = threads_from(threads, "trainer");
             new (self) TrainerObject(program, options);
           },
           "program"_a, "optimizer"_a, "learning_rate"_a = 1e-3, nb::kw_only(), "loss"_a = "loss", "clip_norm"_a = 0.0, "clip_value"_a = 0.0,
@@ -435,17 +434,21 @@ void bind_trainer(nb::module_& m) {
       .def_prop_rw(
           "weights",
           [](const TrainerObject& self) {
-            return self.alone([&] {
+            const Tensors weights = self.alone([&] {
               Tensors made;
               for (const auto& [name, weight] : self.trainer->weights()) made.emplace(name, weight.read_only());
               return made;
             });
+            return nb::module_::import_("types").attr("MappingProxyType")(nb::cast(weights));
           },
           [](TrainerObject& self, const std::map<std::string, nb::object>& weights) {
             Tensors values = own(weights);
             self.alone([&] { self.trainer->set_weights(std::move(values)); });
           },
-          "By name, read-only. What you hold keeps its values. Assigning sets those that the dict names.")
+          nb::for_getter(nb::sig("def weights(self, /) -> collections.abc.Mapping[str, Tensor]")),
+          nb::for_setter(nb::sig("def weights(self, weights: collections.abc.Mapping[str, TensorLike], /) -> None")),
+          "A read-only mapping by name; what you hold keeps its values. Setting the attribute changes the weights that the given mapping "
+          "names.")
       .def(
           "trained",
           [](const TrainerObject& self, const std::optional<std::vector<std::string>>& outputs) {
@@ -531,7 +534,7 @@ class Observer final : public training::TrainObserver {
 nb::tuple run_job(const std::string& text, const std::string& name, const std::optional<std::filesystem::path>& data,
                   const std::optional<std::string>& output, bool resume, std::optional<std::uint64_t> seed,
                   std::optional<std::int64_t> epochs, int threads, nb::object tell) {
-  if (threads < 1) throw ArgumentError(fmt::format("train: expected 1 thread or more, found {}", threads));
+  threads_from(threads, "train");
   const training::TrainConfig config = training::parse_train_config(text, name);
   std::atomic<bool> stop{false};
   training::TrainJobOptions options;

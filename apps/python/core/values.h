@@ -17,6 +17,20 @@ namespace millrace::python {
 /// A DType, its name ("f32", "float32"), or what names one: a dtype of NumPy or PyTorch. DTypeError, listing the known names.
 DType dtype_from(nb::handle x);
 
+/// The name of the class of `x`.
+std::string kind_of(nb::handle x);
+/// TypeError: "WHO: expected EXPECTED, found …".
+[[noreturn]] void refuse_argument(nb::handle x, const std::string& who, const char* expected);
+/// `x` as a T. TypeError: "WHO: expected EXPECTED, found …".
+template <class T>
+T argument(nb::handle x, const std::string& who, const char* expected) {
+  T made;
+  if (!nb::try_cast<T>(x, made)) refuse_argument(x, who, expected);
+  return made;
+}
+/// The argument `threads` of `who`. ArgumentError unless it is 1 to 1024, as of the command.
+int threads_from(std::int64_t threads, const char* who);
+
 /// Whether `x` is a list or a tuple.
 bool is_list(nb::handle x);
 /// Whether `x` is a bool, an int or a float of Python, or of a derived class, as `numpy.float64` is.
@@ -75,8 +89,8 @@ bool is_array_of_indices(nb::handle x);
 /// The end of a message about `name`, which is none of `names` (joined by ", "): ": did you mean 'x'?" for the closest of them; nothing where none is close.
 std::string meant(const std::string& name, const std::string& names);
 
-/// The arguments of `reshape`: extents, or a sequence of them.
-std::vector<std::int64_t> extents_from(const nb::args& shape);
+/// The arguments of `reshape`: extents, or a sequence of them. TypeError, named by `who`.
+std::vector<std::int64_t> extents_from(const nb::args& shape, const char* who);
 
 /// A tensor of one's own with the elements in row-major order.
 Tensor copy_of(const Tensor& x);

@@ -23,6 +23,7 @@ from ._core import (
     Program,
     ProtocolError,
     Result,
+    SavedStateError,
     Tensor,
     _connect,
     _Connection,
@@ -41,6 +42,11 @@ Rows = Any
 """Rows of an input: a Tensor, a LoDTensor, an array of NumPy or PyTorch, nested lists."""
 
 _Self = TypeVar("_Self", bound="_Session")
+
+
+def _expect_state(state: bytes | None) -> None:
+    if state is not None and len(state) == 0:
+        raise SavedStateError("saved state: expected the bytes that `save` gave, or None, found no bytes")
 
 
 class _Pending:
@@ -177,6 +183,7 @@ class LiveSession(_Session):
 
     def __init__(self, model: LiveModel, name: str, given: Mapping[str, Any], state: bytes | None) -> None:
         super().__init__()
+        _expect_state(state)
         self._model, self._name, self._given, self._state = model, name, given, state
         self._core: _LiveSession | None = None
         self._forked = False
@@ -663,6 +670,7 @@ class RemoteSession(_Session):
         access: tuple[str, str, bool],
     ) -> None:
         super().__init__()
+        _expect_state(state)
         self._url, self._access = url, access
         start: dict[str, Any] = {"type": "start", "version": 1, "reply": "binary"}
         if name:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import builtins
 import numbers
+import operator
 import os
 import pathlib
 import queue
@@ -103,6 +104,21 @@ def _toml(config: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _whole(name: str, value: Any, least: int, most: int) -> int:
+    """A whole number in the range that the command has."""
+    found = operator.index(value)
+    if not least <= found <= most:
+        raise ArgumentError(f"train: {name}: expected a whole number from {least} to {most}, found {found}")
+    return found
+
+
+def _path(name: str, value: str | os.PathLike[str]) -> str:
+    text = os.fspath(value)
+    if not text or "\0" in text:
+        raise ArgumentError(f"train: {name}: expected a path that is not empty and has no NUL, found {text!r}")
+    return text
+
+
 def _read(name: str) -> str:
     """The text of a file; its errors are those of this library."""
     try:
@@ -133,10 +149,10 @@ def train(
 
     config:   a TOML file of `millrace train`, or a dict of the same keys: {'epochs': 10, 'data': {…}, 'layer': [{…}, …], …}
     data:     the folder in which relative names of data begin; default: that of the file
-    output:   the job's folder, in the place of the configuration's; seed, epochs: likewise
+    output:   the job's folder, in the place of the configuration's; seed (0 to 2147483647), epochs (1 to 1000000000): likewise
     resume:   goes on from the newest whole checkpoint of that folder
-    threads:  results do not depend on it
-    ranks:    processes on this machine that share each batch, as `millrace train --ranks`; they are started for the job. Processes that `mpirun`, or
+    threads:  1 to 1024; results do not depend on it
+    ranks:    1 to 1024 processes on this machine that share each batch, as `millrace train --ranks`; they are started for the job. Processes that `mpirun`, or
               others by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, have started share it without this argument: each calls `mr.train` with the same
               arguments, rank 0 writes the files, and it alone calls `on_epoch` and `on_note`
     on_epoch: called after each epoch; what it raises ends the job, as Ctrl-C does, behind a checkpoint
@@ -145,7 +161,7 @@ def train(
     if isinstance(config, Mapping):
         text, name = _toml(config), "config"
     else:
-        name = os.fspath(config)
+        name = _path("config", config)
         text = _read(name)
 
     def tell(said: tuple[str, Any]) -> None:
@@ -154,9 +170,11 @@ def train(
         elif said[0] != "epoch" and on_note is not None:
             on_note(said[1])
 
-    if ranks < 1:
-        raise ArgumentError(f"train: expected 1 rank or more, found {ranks}")
-    arguments = (text, name, data, None if output is None else os.fspath(output), resume, seed, epochs, threads)
+    ranks, threads = _whole("ranks", ranks, 1, 1024), _whole("threads", threads, 1, 1024)
+    seed = None if seed is None else _whole("seed", seed, 0, 2**31 - 1)
+    epochs = None if epochs is None else _whole("epochs", epochs, 1, 10**9)
+    data, output = None if data is None else _path("data", data), None if output is None else _path("output", output)
+    arguments = (text, name, data, output, resume, seed, epochs, threads)
     if ranks > 1 and not _in_ranks():
         from ._ranks import train_in_ranks
 

@@ -1,16 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
 namespace millrace::internal {
 
-/// A name out of a file as it may stand in an error of one line: quoted, at most 120 bytes, control characters as '?'.
+bool is_utf8(std::string_view text) noexcept;  // json_reader.h, which includes this header
+
+/// A name out of a file as it may stand in an error of one line: quoted, at most 120 of its bytes, control characters as '?', bytes that are no UTF-8 as
+/// `\xff`.
 inline std::string printable(std::string_view name) {
+  constexpr std::size_t most = 120;
   std::string text = "'";
-  for (const char c : name.substr(0, 120)) text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  return text + (name.size() > 120 ? "…'" : "'");
+  std::size_t at = 0;
+  while (at < std::min(name.size(), most)) {
+    std::size_t size = 1;
+    while (size <= 4 && !is_utf8(name.substr(at, size))) ++size;
+    const std::string_view letter = name.substr(at, size > 4 ? 1 : size);
+    if (at + letter.size() > most) break;
+    const auto first = static_cast<unsigned char>(letter[0]);
+    if (size > 4)
+      text += {'\\', 'x', "0123456789abcdef"[first >> 4], "0123456789abcdef"[first & 15]};
+    else
+      text += first < 0x20 || first == 0x7f || (letter >= "\xc2\x80" && letter < "\xc2\xa0") ? "?" : letter;
+    at += letter.size();
+  }
+  return text + (at < name.size() ? "…'" : "'");
 }
 
 }  // namespace millrace::internal

@@ -37,7 +37,13 @@ class TomlTable {
     const toml::node& node = required(key);
     if (!node.is_string()) fail(node, std::string(key) + ": expected a text, found " + kind(node));
     if (node.as_string()->get().empty()) fail(node, std::string(key) + ": expected a text, found an empty one");
-    return node.as_string()->get();
+    return text_of(key, node);
+  }
+  /// A string without a NUL, at which the system would cut a path off.
+  std::string text_of(std::string_view key, const toml::node& node) const {
+    const std::string& text = node.as_string()->get();
+    if (text.find('\0') != text.npos) fail(node, std::string(key) + ": expected a text without a NUL, found one");
+    return text;
   }
   int integer(std::string_view key, std::int64_t least, std::int64_t most) const {
     const toml::node& node = required(key);
@@ -87,6 +93,8 @@ class TomlTable {
       f(TomlTable(*entry.as_table(), name_, "[[" + std::string(key) + "]]"));
     }
   }
+  /// `NAME:LINE` of the table.
+  std::string place() const { return name_ + ":" + std::to_string(table_.source().begin.line); }
   bool has(std::string_view key) const { return table_.contains(key); }
   const toml::node& required(std::string_view key) const {
     const toml::node* node = table_.get(key);

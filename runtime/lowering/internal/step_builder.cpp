@@ -146,7 +146,14 @@ void StepBuilder::bind_given(const Program::Port& port) {
       throw ArgumentError(fmt::format("input '{}': rows of {} do not fit {}", port.name, said->second.to_string(), type.to_string()));
     dims = said->second;
   }
-  made_.given.push_back({port.name, type.dtype, dims});
+  Tensor otherwise;
+  if (const auto found = options_.defaults.find(port.name); found != options_.defaults.end()) {
+    otherwise = found->second;
+    if (otherwise.dtype() != type.dtype || otherwise.dims() != dims)
+      throw ArgumentError(fmt::format("input '{}': expected a default of {}{}, found {}{}", port.name, name_of(type.dtype),
+                                      dims.to_string(), name_of(otherwise.dtype()), otherwise.dims().to_string()));
+  }
+  made_.given.push_back({port.name, type.dtype, dims, std::move(otherwise)});
   const VarId var = programs_[0].add_input(port.name, VarType(type.dtype, dims));
   bind(port.var, Symbol{.kind = Kind::session, .var = var, .origin = "input '" + port.name + "'"});
 }
@@ -156,12 +163,6 @@ void StepBuilder::bind_state_inputs() {
   for (const auto& [input, output] : options_.states) {
     const auto in =
         std::find_if(program_.inputs().begin(), program_.inputs().end(), [&name = input](const auto& port) { return port.name == name; });
-    const auto out = std::find_if(program_.outputs().begin(), program_.outputs().end(),
-                                  [&name = output](const auto& port) { return port.name == name; });
-    if (in == program_.inputs().end())
-      throw ArgumentError(fmt::format("state {}:{}: expected an input of that name, found no '{}'", input, output, input));
-    if (out == program_.outputs().end())
-      throw ArgumentError(fmt::format("state {}:{}: expected an output of that name, found no '{}'", input, output, output));
     const std::size_t state = add_state(input, fmt::format("input '{}', next from output '{}'", input, output), at(in->var), 0);
     bind(in->var, state_at(state, depth_, -1, depth_));
   }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,10 @@ struct OnnxOptions {
   /// Inputs of the graph, by name, that hold the same value in every run: the program has no such input. An op that
   /// needs a shape or axes when the program is built finds them here. Values beat the initializers of the file.
   std::map<std::string, Tensor> constants;
+  /// Inputs of the graph that have an initializer and stay inputs, by name: the states of a graph that is one step. `defaults` takes the
+  /// initializers. Other names change nothing.
+  std::set<std::string> inputs;
+  std::map<std::string, Tensor>* defaults = nullptr;
   /// The ops of the program; null means the standard ones.
   std::shared_ptr<const OpRegistry> registry;
 };
@@ -24,7 +29,8 @@ struct OnnxOptions {
 /// are known. Nodes may stand in any order. Nothing else evaluates it:
 /// RNN, GRU, LSTM, Loop, Scan and SequenceMap become `while` loops, If becomes `if`; a sequence is a list, an optional an
 /// optional. Inputs and outputs keep their names, an extent with a name (`dim_param`) is unknown, an input with an
-/// initializer is a weight. Values are not computed here, but shapes, axes and pads that the file holds become
+/// initializer is a weight. An initializer that ops read as a setting alone (statistics of BatchNormalization, bounds of Clip) is a literal of the
+/// program, and no weight. Values are not computed here, but shapes, axes and pads that the file holds become
 /// attributes.
 ///
 /// One line names file, node, expected and found:

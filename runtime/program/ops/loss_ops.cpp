@@ -16,6 +16,7 @@
 #include <millrace/runtime/program/ops/internal/rows.h>
 #include <millrace/runtime/program/ops/internal/sequences.h>
 #include <millrace/tensor/copy.h>
+#include <millrace/tensor/launch.h>
 
 namespace millrace::ops {
 namespace {
@@ -35,7 +36,20 @@ void infer_cross_entropy(InferContext& context) {
       VarType(context.tensor(0).dtype, DDim{same_extent(extent(context, 0, 0), extent(context, 1, 0), "rows of scores and labels"), 1}));
 }
 
-/// The labels of rows that count, others as 0; a label that is no class as one behind the last, which `gather_elements` refuses by name.
+/// IndexError, which fails the stream of a CPU, for a label that is no class. On a device `gather_elements` refuses it.
+void check_labels(const Tensor& labels, std::int64_t classes, std::int64_t ignore, StreamRef stream) {
+  if (!stream.place().is_cpu()) return;
+  const auto check = [labels, classes, ignore](const auto&) {
+    const auto* all = static_cast<const std::int64_t*>(labels.raw());
+    for (std::int64_t row = 0; row < labels.elements(); ++row)
+      if (all[row] != ignore && (all[row] < 0 || all[row] >= classes))
+        throw IndexError("softmax_cross_entropy: expected one of " + std::to_string(classes) + " classes as the label of row " +
+                         std::to_string(row) + ", found " + std::to_string(all[row]));
+  };
+  launch(TensorRefs<1>{&labels}, TensorRefs<0>{}, check, stream);
+}
+
+/// The labels of rows that count, others as 0; a label that is no class as one behind the last, which `gather_elements` refuses.
 Tensor checked_labels(const Tensor& labels, std::int64_t classes, std::int64_t ignore, StreamRef stream) {
   const auto i64 = [&](std::int64_t value) { return full(DDim{}, static_cast<double>(value), DType::i64, stream); };
   const Tensor outside = where(less(labels, i64(0), stream), i64(classes), labels, stream);
@@ -49,6 +63,7 @@ OpKernel prepare_cross_entropy(const PrepareContext& context) {
     if (x.rank() != 2 || run.tensor(1).elements() != x.dim(0))
       throw ShapeError("softmax_cross_entropy: expected a label for each row of " + x.to_string() + ", found " + run.tensor(1).to_string());
     const Tensor labels = cast(contiguous(run.tensor(1), stream), DType::i64, stream).reshape(DDim{x.dim(0), 1});
+    check_labels(labels, x.dim(1), ignore, stream);
     const Tensor picked = gather_elements(log_softmax(x, 1, stream), checked_labels(labels, x.dim(1), ignore, stream), 1, stream);
     const Tensor counts = not_equal(labels, full(DDim{}, static_cast<double>(ignore), DType::i64, stream), stream);
     run.set(0, where(counts, unary(Unary::neg, {}, picked, stream), full(DDim{}, 0, x.dtype(), stream), stream));

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/training/train_config.h>
 
+#include <algorithm>
+#include <array>
 #include <limits>
 
+#include <fmt/format.h>
+
 #include <millrace/runtime/autodiff/memory_policy_text.h>
+#include <millrace/runtime/files/file.h>
+#include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/files/with_toml/toml_table.h>
 
 namespace millrace::training {
@@ -51,25 +57,54 @@ void read_texts(const Table& table, std::string_view key, std::vector<std::strin
   to.clear();
   for (const toml::node& each : *node.as_array()) {
     if (!each.is_string()) table.fail(each, expected + Table::kind(each) + " in an array");
-    to.push_back(each.as_string()->get());
+    to.push_back(table.text_of(key, each));
   }
 }
 
+constexpr std::array csv_keys{"sequence_column", "target_columns", "feature_columns", "separator", "series"};
+
 void read_csv_form(const Table& table, TrainConfig& config) {
   CsvForm& form = config.csv;
-  for (const char* key : {"sequence_column", "target_columns", "feature_columns", "separator", "series"})
-    config.has_csv = config.has_csv || table.has(key);
+  for (const char* key : csv_keys) config.has_csv = config.has_csv || table.has(key);
   read_text(table, "sequence_column", form.sequence);
   read_texts(table, "target_columns", form.targets);
   read_texts(table, "feature_columns", form.features);
   read_flag(table, "series", form.series);
   if (form.series && table.has("sequence_column"))
     table.fail(table.required("series"), "series: expected no sequence_column with it, found one");
+  try {
+    check_columns(form);
+  } catch (const ArgumentError& error) {
+    const std::string_view what = error.what();
+    table.fail(table.required(what.substr(0, what.find(':'))), error.what());
+  }
   if (!table.has("separator")) return;
   const std::string separator = table.text("separator");
   if (separator.size() != 1 || separator == "\"" || separator == "\n")
     table.fail(table.required("separator"), "separator: expected one character, found '" + separator + "'");
   form.separator = separator[0];
+}
+
+/// Compares the keys with the endings of the files.
+void check_files(const Table& table, const TrainConfig& config) {
+  bool separated = false;
+  for (const std::string& name : {config.train, config.test, config.validation_file}) {
+    if (name.empty()) continue;
+    const std::string ending = config.format == TrainConfig::Format::text ? "" : ending_of(name);
+    const bool csv = ending == ".csv" || ending == ".tsv";
+    separated = separated || ending == ".csv";
+    const std::string found = ", found " + millrace::internal::printable(name);
+    for (const char* key : csv_keys)
+      if (!csv && table.has(key))
+        table.fail(table.required(key), std::string(key) + ": expected a .csv or .tsv file for the keys of columns" + found);
+    if (ending == ".ts" && config.targets != Targets::sequence)
+      table.fail(table.required("targets"), "targets: expected \"sequence\" for a .ts file" + found);
+    if (csv && config.targets == Targets::tokens)
+      table.fail(table.required("targets"), "targets: expected \"sequence\" or \"row\" for a table" + found);
+  }
+  refuse_idle(table, "separator", separated || config.csv.separator == '\t', "a .csv file");
+  refuse_idle(table, "length", config.length == TrainConfig().length || config.csv.series || config.format == TrainConfig::Format::text,
+              "format = \"text\" or series = true");
 }
 
 void read_data(const Table& table, TrainConfig& config) {
@@ -88,6 +123,7 @@ void read_data(const Table& table, TrainConfig& config) {
   read_choice(table, "targets", {"sequence", "row", "tokens"}, config.targets);
   read_flag(table, "standardize", config.standardize);
   read_integer(table, "length", 1, most_units, config.length);
+  check_files(table, config);
   if (config.format != TrainConfig::Format::text) return;
   if (table.has("targets") && config.targets != Targets::row)
     table.fail(table.required("targets"), "targets: expected \"row\" of a text, whose targets are the bytes that follow");
@@ -102,6 +138,8 @@ DecoderSpec decoder_of(const Table& table) {
   read_integer(table, "beam", 1, most_units, decoder.beam);
   read_integer(table, "max_length", 1, most_units, decoder.max_length);
   read_number(table, "length_penalty", 0, most_number, decoder.length_penalty);
+  if (decoder.beam == 1) refuse_idle(table, "length_penalty", decoder.length_penalty == 0, "a beam above 1");
+  decoder.place = table.place();
   return decoder;
 }
 
@@ -114,6 +152,7 @@ LayerSpec layer_of(const Table& table) {
   read_choice(table, "direction", {"forward", "reverse", "bidirectional"}, layer.direction);
   read_text(table, "activation", layer.activation);
   read_number(table, "dropout", 0, 0.99, layer.dropout);
+  layer.place = table.place();
   return layer;
 }
 
@@ -126,6 +165,13 @@ void read_init(const Table& table, std::string_view key, std::optional<Initialis
   read_number(table, "init_scale", 0, most_number, to->scale);
 }
 
+bool has_recurrent(const TrainConfig& config) {
+  return std::any_of(config.model.layers.begin(), config.model.layers.end(), [](const LayerSpec& layer) {
+    return layer.kind != LayerSpec::Kind::linear && layer.kind != LayerSpec::Kind::embedding;
+  });
+}
+
+/// The layers have been read.
 void read_model(const Table& table, TrainConfig& config) {
   ModelSpec& model = config.model;
   table.only({"loss", "pooling", "init", "recurrent_init", "init_scale", "forget_bias", "start"});
@@ -135,6 +181,14 @@ void read_model(const Table& table, TrainConfig& config) {
   read_init(table, "init", model.init.input);
   read_init(table, "recurrent_init", model.init.recurrent);
   read_number(table, "forget_bias", -most_number, most_number, model.init.forget_bias);
+  for (const auto& [key, given] : {std::pair("init", model.init.input.has_value()), {"recurrent_init", model.init.recurrent.has_value()}})
+    if (given && !config.start.empty())
+      table.fail(table.required(key), std::string(key) + ": expected no start with it, which gives all weights, found one");
+  const auto is_lstm = [](const LayerSpec& layer) { return layer.kind == LayerSpec::Kind::lstm; };
+  if (config.targets == Targets::row) refuse_idle(table, "pooling", model.pooling == ModelSpec::Pooling::last, "targets for sequences");
+  if (!has_recurrent(config)) refuse_idle(table, "recurrent_init", !model.init.recurrent, "a recurrent layer");
+  if (std::none_of(model.layers.begin(), model.layers.end(), is_lstm))
+    refuse_idle(table, "forget_bias", model.init.forget_bias == LayerInit::Choice().forget_bias, "an lstm");
   if (model.init.input || model.init.recurrent) return;
   refuse_idle(table, "init_scale", table.has("init_scale") && table.number("init_scale", 0, most_number) == 1,
               "an init or a recurrent_init");
@@ -157,6 +211,8 @@ void read_optimizer(const Table& table, OptimizerOptions& optimizer) {
     refuse_idle(table, "beta2", optimizer.beta2 == standard.beta2, "the optimizer adam or adamw");
     refuse_idle(table, "epsilon", optimizer.epsilon == standard.epsilon, "the optimizer adam or adamw");
   } else {
+    if (static_cast<float>(optimizer.epsilon) == 0)
+      table.fail(table.required("epsilon"), fmt::format("epsilon: expected a number above 0 that f32 holds, found {}", optimizer.epsilon));
     refuse_idle(table, "momentum", optimizer.momentum == standard.momentum, "the optimizer sgd");
     refuse_idle(table, "nesterov", optimizer.nesterov == standard.nesterov, "the optimizer sgd");
   }
@@ -181,6 +237,9 @@ void read_schedule(const Table& table, Schedule& schedule) {
   if (schedule.kind != Kind::linear && schedule.kind != Kind::cosine) {
     refuse_idle(table, "decay_steps", schedule.decay_steps == 0, "the schedule linear or cosine");
     refuse_idle(table, "least_rate", schedule.least == standard.least, "the schedule linear or cosine");
+  } else if (schedule.least > schedule.base) {
+    table.fail(table.required("least_rate"),
+               fmt::format("least_rate: expected a number up to the learning_rate, {}, found {}", schedule.base, schedule.least));
   }
 }
 
@@ -203,6 +262,7 @@ void read_training(const Table& table, TrainConfig& config) {
   } catch (const ArgumentError& error) {
     table.fail(table.required("memory"), error.what());
   }
+  if (!has_recurrent(config)) refuse_idle(table, "memory", config.memory.kind == MemoryPolicy::Kind::keep, "a recurrent layer");
 }
 
 TrainConfig config_of(const Table& root, std::string_view text, const std::string& name) {
@@ -214,6 +274,13 @@ TrainConfig config_of(const Table& root, std::string_view text, const std::strin
   config.epochs = root.integer("epochs", 1, most_steps);
   read_data(Table(root.table_at("data"), name, "[data]"), config);
   root.each_table("layer", [&](const Table& layer) { config.model.layers.push_back(layer_of(layer)); });
+  const bool text_of_bytes = config.format == TrainConfig::Format::text;
+  if (config.standardize &&
+      (text_of_bytes || (!config.model.layers.empty() && config.model.layers[0].kind == LayerSpec::Kind::embedding))) {
+    const Table data(root.table_at("data"), name, "[data]");
+    data.fail(data.required("standardize"),
+              std::string("standardize: expected rows of features, found ") + (text_of_bytes ? "a text" : "words for an embedding"));
+  }
   if (root.has("model")) read_model(Table(root.table_at("model"), name, "[model]"), config);
   if (root.has("decoder")) config.model.decoder = decoder_of(Table(root.table_at("decoder"), name, "[decoder]"));
   if (config.model.decoder && config.targets != Targets::tokens)

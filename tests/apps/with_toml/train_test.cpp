@@ -243,6 +243,40 @@ TEST_CASE("a torn checkpoint is skipped, and one of another seed or data refused
   check_refused(job.command("none", {"--resume", "--quiet"}), 1, {"expected a checkpoint to resume from, found none"});
 }
 
+TEST_CASE("a checkpoint that has begun more epochs than are asked for is refused, and a finished job of as many ends again") {
+  Job job;
+  REQUIRE(millrace_command(job.command("a", {"--quiet", "--epochs", "3"})).code == 0);
+  const std::string metrics = job.file("a/metrics.jsonl");
+  check_refused(job.command("a", {"--resume", "--quiet", "--epochs", "2"}), 1, {"checkpoints: expected at least 3 epochs", "found 2"});
+  CHECK(millrace_command(job.command("a", {"--resume", "--quiet", "--epochs", "3"})).code == 0);
+  CHECK(job.file("a/metrics.jsonl") == metrics);
+}
+
+TEST_CASE("data with the same numbers and other letters, words or classes is other data") {
+  const ScratchFolder folder;
+  const auto train = [&](const std::string& head, const std::string& name, const std::string& data, bool resume) {
+    write_text(folder / name, data);
+    write_text(folder / "c.toml", "epochs = 1\n[data]\ntrain = \"" + name + "\"\n" + head);
+    std::vector<std::string> words{"train", (folder / "c.toml").string(), "--quiet", "--output", (folder / name.substr(0, 1)).string()};
+    if (!resume) {
+      CHECK(millrace_command(words).code == 0);
+      return;
+    }
+    words.insert(words.end(), {"--resume", "--epochs", "2"});
+    check_refused(words, 1, {"another data"});
+  };
+  const std::string embedding = "[[layer]]\nkind = \"embedding\"\nunits = 4\n[[layer]]\nkind = \"gru\"\nunits = 4\n";
+  const std::string text = "format = \"text\"\nlength = 8\n" + embedding;
+  train(text, "a.txt", "abcabcabcaabbcc", false);
+  train(text, "a.txt", "xyzxyzxyzxxyyzz", true);
+  const auto series = [](const std::string& first, const std::string& second) {
+    return "@problemName p\n@timestamps false\n@univariate true\n@classLabel true " + first + " " + second + "\n@data\n1,2,3:" + first +
+           "\n4,5:" + second + "\n";
+  };
+  train("[[layer]]\nkind = \"gru\"\nunits = 4\n", "t.ts", series("a", "b"), false);
+  train("[[layer]]\nkind = \"gru\"\nunits = 4\n", "t.ts", series("x", "y"), true);
+}
+
 TEST_CASE("targets of rows, other layers and a text are trained too") {
   Job job(true);
   job.config.replace(job.config.find("[[layer]]"), 0, "targets = \"row\"\n");
@@ -682,7 +716,8 @@ TEST_CASE("words have no scale") {
       Tensor::from(std::vector<std::int64_t>(static_cast<std::size_t>(tensors.at("rows").dim(0)), 1), {tensors.at("rows").dim(0)});
   write_npz(job.folder / "train.npz", tensors);
   write_npz(job.folder / "test.npz", tensors);
-  check_refused(job.command("a", {"--quiet"}), 1, {"c.toml: [data]: standardize: expected rows of features, found words in ", "train.npz"});
+  check_refused(job.command("a", {"--quiet"}), 1,
+                {"c.toml:6: [data]: standardize: expected rows of features, found words for an embedding"});
 }
 
 TEST_CASE("a disk that fills up while a job trains leaves a checkpoint to go on from") {
@@ -733,10 +768,14 @@ TEST_CASE("whatever is wrong is one line that names the place, and an old checkp
   };
   wrong("units = 8", "unit = 8", {"c.toml:9: [[layer]]: expected the keys kind, units", "found 'unit'"});
   wrong("\"test.npz\"", "\"no.npz\"", {"no.npz: cannot open: No such file"});
-  wrong("kind = \"lstm\"", "kind = \"embedding\"", {"layer 1 (embedding): expected an embedding first, over numbers of words"});
+  wrong("units = 8", "units = 8\nactivation = \"relu\"",
+        {"c.toml:7: layer 1 (lstm): expected an activation behind a linear layer alone\n"});
   check_refused({"train", (job.folder / "no.toml").string()}, 1, {"no.toml: cannot open"});
   check_refused({"train"}, 2, {"CONFIG"});
-  check_refused(job.command("a", {"--epochs", "0"}), 2, {"--epochs"});
+  for (const char* epochs : {"0", "-5", "1000000001", "99999999999999999999999"})
+    check_refused(job.command("a", {"--epochs", epochs}), 2, {"--epochs", "1 to 1000000000"});
+  for (const char* seed : {"-1", "2147483648", "99999999999999999999999"})
+    check_refused(job.command("a", {"--seed", seed}), 2, {"--seed", "0 to 2147483647"});
 
   NpzTensors broken = problem(1, 60);
   Tensor rows = Tensor::from(broken.at("rows").to_vector<float>(), broken.at("rows").dims());

@@ -335,12 +335,18 @@ TEST_CASE("no sources give no sequences, and one more iteration is not made once
   CHECK(found.iterations == 3);
 }
 
-TEST_CASE("a model that forgets a state, a length of 0 and a width of 0 are refused when the program is built") {
+TEST_CASE("a model that forgets a state, a length of 0, an end token that is none and a width of 0 are refused when the program is built") {
   const Toy toy(1);
   const auto refused = [&](const Plan& plan) { return build_refusal([&] { program_of(toy, plan); }); };
   Plan length;
   length.options.max_length = 0;
   CHECK(says(refused(length), {"generate: expected a max_length of 1 or more, found 0"}));
+  for (const Way way : {Way::beam, Way::greedy, Way::sampled}) {
+    Plan end;
+    end.way = way;
+    end.options.end_token = toy.tokens;
+    CHECK(says(refused(end), {"generate: expected an end_token among the 4 tokens of the model, found 4"}));
+  }
   Plan width;
   width.width = 0;
   CHECK(says(refused(width), {"beam_search_step", "expected a beam_size of 1 or more, found 0"}));

@@ -386,6 +386,33 @@ TEST_CASE("a graph that is one step takes its states by name") {
   CHECK(recurrence.outputs.size() == 1);
   options.states = {{"h", "nothing"}};
   CHECK_THROWS_WITH_AS(make_recurrence(program, options), doctest::Contains("nothing"), ArgumentError);
+  options.states = {{"h", "hn"}, {"h", "y"}};
+  CHECK_THROWS_WITH_AS(make_recurrence(program, options), doctest::Contains("state h:y: expected each input once, found 'h' twice"),
+                       ArgumentError);
+  options.states = {{"h", "hn"}, {"x", "hn"}};
+  CHECK_THROWS_WITH_AS(make_recurrence(program, options), doctest::Contains("state x:hn: expected each output once, found 'hn' twice"),
+                       ArgumentError);
+}
+
+TEST_CASE("a state that is not given begins with its default, which has the type of the input") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {1, 3}));
+    const build::Var h = build::input("h", VarType(DType::f32, {1, 3}));
+    build::output("hn", x + h);
+    build::output("y", x * h);
+  }
+  RecurrenceOptions options;
+  options.states = {{"h", "hn"}};
+  options.defaults.emplace("h", Tensor::from<float>({1, 2, 3}, DDim{1, 3}));
+  const Recurrence recurrence = make_recurrence(program, options);
+  REQUIRE(recurrence.given.size() == 1);
+  CHECK(recurrence.given[0].otherwise.to_vector<float>() == std::vector<float>{1, 2, 3});
+  CHECK(recurrence.to_string().find("given at the start, else its default: 'h'") != std::string::npos);
+  options.defaults.at("h") = Tensor::from<float>({1, 2}, DDim{1, 2});
+  CHECK_THROWS_WITH_AS(make_recurrence(program, options), doctest::Contains("input 'h': expected a default of f32[1, 3], found f32[1, 2]"),
+                       ArgumentError);
 }
 
 TEST_CASE("a step number that takes part in the arithmetic becomes a state of its own") {

@@ -98,6 +98,18 @@ TEST_CASE("inputs and outputs have names of their own, each once") {
   CHECK(program.outputs().size() == 2);
 }
 
+TEST_CASE("an input or output with an empty name, or a name with NUL, is refused") {
+  Program program;
+  const VarId x = program.add_input("x", two);
+  const std::string nul("a\0b", 3);
+  CHECK_THROWS_WITH_AS(program.add_input("", two), "input: expected a name that is not empty and has no NUL, found ''", ArgumentError);
+  CHECK_THROWS_WITH_AS(program.add_input(nul, two), "input: expected a name that is not empty and has no NUL, found 'a?b'", ArgumentError);
+  CHECK_THROWS_WITH_AS(program.add_output("", x), "output: expected a name that is not empty and has no NUL, found ''", ArgumentError);
+  CHECK_THROWS_WITH_AS(program.add_output(nul, x), "output: expected a name that is not empty and has no NUL, found 'a?b'", ArgumentError);
+  CHECK(program.inputs().size() == 1);
+  CHECK(program.outputs().empty());
+}
+
 TEST_CASE("a weight is frozen, contiguous, and shared by copies of the program") {
   Program program;
   const Tensor strided = Tensor::from<float>({1, 2, 3, 4}).reshape({2, 2}).permute({1, 0});

@@ -98,6 +98,12 @@ TEST_CASE("a series is cut into sequences of equal length, but for the last one"
   CHECK(floats(data.targets) == std::vector<float>{2, 3, 4});
 }
 
+TEST_CASE("bytes that are no UTF-8 stand escaped in an error, and controls as question marks") {
+  refused(std::string("\xff\xfes\0e\0q\0\n\0", 10), "f.csv:1: expected a column 'sequence' (sequence_column), found '\\xff\\xfes?e?q?'");
+  refused(head + "1,2,\x80\xc3\xa9\xe6\x99\x82\xf0\x9f\x98\x80\xc2\x9b\xc3,0\n", "found '\\x80\xc3\xa9\xe6\x99\x82\xf0\x9f\x98\x80?\\xc3'");
+  refused(head + "1,2," + std::string(119, 'x') + "\xc3\xa9,0\n", "found '" + std::string(119, 'x') + "…'");
+}
+
 TEST_CASE("what is no such file is refused with its line and column") {
   refused("", "f.csv:1: expected a line with the names of the columns");
   refused("a,b,label\n", "f.csv:1: expected a column 'sequence' (sequence_column), found 'a', 'b', 'label'");
@@ -125,4 +131,11 @@ TEST_CASE("what is no such file is refused with its line and column") {
   refused(head, "expected one column of classes, found 2", form);
   form.length = 0;
   refused(head, "at least 1 row", form);
+  form = {};
+  form.features = {"a", "label"};
+  refused(head, "f.csv: feature_columns: expected columns that are no targets, found 'label', a column of target_columns", form);
+  form.features = {"a", "b", "a"};
+  refused(head, "f.csv: feature_columns: expected different columns, found 'a' twice", form);
+  form.targets = {"b", "b"};
+  refused(head, "f.csv: target_columns: expected different columns, found 'b' twice", form);
 }

@@ -78,6 +78,42 @@ TEST_CASE("a feature of f64 that never changes has deviation 1, although the sum
   CHECK(scale.deviation == std::vector<double>{1, 1, 1});
 }
 
+namespace {
+
+/// One feature of as many rows as values.
+template <class T>
+FeatureScale scale_of(const std::vector<T>& values) {
+  const auto rows = static_cast<std::int64_t>(values.size());
+  return feature_scale(
+      {LoDTensor(Tensor::from(values, {rows, 1}), LoD::from_lengths({{rows}})), Tensor::from<std::int64_t>({0}), false, {}, "data"});
+}
+
+template <class T>
+void scale_refused(const std::vector<T>& values, const char* why) {
+  CHECK_THROWS_WITH_AS(scale_of(values), doctest::Contains(why), ArgumentError);
+}
+
+}  // namespace
+
+TEST_CASE("features whose squares no f64 holds have their deviation") {
+  for (const double great : {1e200, 1e-200, 1e308, 1e-307}) {
+    INFO(great);
+    const FeatureScale scale = scale_of<double>({great, -great, great, -great});
+    CHECK(scale.mean[0] == 0);
+    CHECK(scale.deviation[0] == great);
+  }
+  CHECK(scale_of<float>({3e38f, -3e38f}).deviation[0] == static_cast<double>(3e38f));
+  CHECK(scale_of<float>({1e-45f, 1e-45f}).deviation[0] == 1);
+  CHECK(scale_of<double>({5e-324, 5e-324}).mean[0] == 5e-324);
+}
+
+TEST_CASE("a feature that cannot be standardized in its dtype is refused by source and place") {
+  scale_refused<float>({1e-40f, 0, 1e-40f}, "data, rows, element 0: standardize: expected a deviation of at least 1.17549e-38, found 4.7");
+  scale_refused<double>({1e-310, -1e-310}, "standardize: expected a deviation of at least 2.22507e-308, found 1e-310");
+  scale_refused<float>({3e38f, -3e38f, -3e38f, -3e38f}, "standardize: expected values at most 3.40282e+38 from their mean -1.5e+38");
+  scale_refused<double>({1.7e308, -1.7e308, -1.7e308, -1.7e308}, "standardize: expected values at most 1.79769e+308 from their mean");
+}
+
 TEST_CASE("words and classes that are no numbers of a table are refused by source and place") {
   Dataset data = small(false);
   data.x = LoDTensor(Tensor::from<std::int64_t>({0, 1, 2, -3, 4}), data.x.lod());

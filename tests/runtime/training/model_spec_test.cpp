@@ -100,6 +100,26 @@ TEST_CASE("layers that cannot be where they are are refused by number") {
   refused(of({layer(Kind::lstm, 2)}), words, ModelUse::train, "an embedding as the first layer");
 }
 
+TEST_CASE("errors of layers begin with their place in a configuration, and memory that is refused names the layer") {
+  ModelSpec spec = of({layer(Kind::linear, std::int64_t{1} << 25)});
+  spec.layers[0].place = "c.toml:5";
+  CHECK_THROWS_WITH_AS(build_model(spec, data(std::int64_t{1} << 25, 3), ModelUse::train),
+                       doctest::Contains("(c.toml:5: layer 1 (linear))"), OutOfMemoryError);
+  spec.layers[0].activation = "rleu";
+  spec.layers[0].units = 2;
+  CHECK_THROWS_WITH_AS(build_model(spec, data(2, 3), ModelUse::train), doctest::Contains("c.toml:5: layer 1 (linear): activation: "),
+                       ArgumentError);
+  DataShape words = data(9, 3);
+  words.dtype = DType::i64;
+  CHECK_THROWS_WITH_AS(build_model(spec, words, ModelUse::train), doctest::Contains("c.toml:5: model: expected an embedding"),
+                       ArgumentError);
+}
+
+TEST_CASE("rows without a feature are refused by source") {
+  const Dataset none{LoDTensor(Tensor(DType::f32, {3, 0}), LoD::from_lengths({{3}})), Tensor::from<std::int64_t>({0}), false, {}, "a.npz"};
+  CHECK_THROWS_WITH_AS(shape_of(none), "a.npz, rows: expected at least one feature, found f32[3, 0] on cpu", ShapeError);
+}
+
 namespace {
 
 ModelSpec of_decoder(std::int64_t beam) {

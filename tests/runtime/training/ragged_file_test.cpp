@@ -85,7 +85,12 @@ TEST_CASE("a tensor that is missing or does not fit is named with the file") {
                        doctest::Contains("expected a tensor 'lengths', found length, rows"), ArgumentError);
   write_npz(folder / "b.npz", {{"rows", rows}, {"lengths", Tensor::from<std::int64_t>({3})}, {"labels", Tensor::from<std::int64_t>({0})}});
   CHECK_THROWS_WITH_AS(read_ragged(folder / "b.npz", Targets::sequence), doctest::Contains("b.npz"), LoDError);
-  CHECK_THROWS_AS(read_ragged(folder / "c.txt", Targets::sequence), UnsupportedError);
+  CHECK_THROWS_WITH_AS(
+      read_ragged(folder / "c.txt", Targets::sequence),
+      doctest::Contains("c.txt: expected a file whose name ends in .ts, .csv, .tsv, .npz or .safetensors, or format = \"text\" for "
+                        "its bytes, found the ending '.txt'"),
+      UnsupportedError);
+  CHECK_THROWS_WITH_AS(read_ragged(folder.path(), Targets::sequence), doctest::Contains("for its bytes, found a folder"), UnsupportedError);
 }
 
 TEST_CASE("a text is cut into sequences whose targets are the bytes that follow") {

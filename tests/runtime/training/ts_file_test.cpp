@@ -39,6 +39,19 @@ TEST_CASE("a mark of UTF-8, numbers with a plus and numbers below the least one 
   CHECK(data.x.tensor().to_vector<float>() == std::vector<float>{1, 0, 1e-40f});
 }
 
+TEST_CASE("a header that says how many dimensions and rows there are is compared with each sequence") {
+  const auto head_of = [](const std::string& said) { return "@classLabel true a\n" + said + "@data\n"; };
+  refused(head_of("@dimensions 3\n") + "1,2:1,2:a\n", "f.ts:4: expected 3 dimensions, as the header or the lines before say, found 2");
+  refused(head_of("@equalLength true\n@seriesLength 2\n") + "1,2:a\n1:a\n",
+          "f.ts:6: expected sequences of 2 rows, as the header or the lines before say, found 1");
+  refused(head_of("@seriesLength 3\n") + "1,2:a\n", "f.ts:4: expected sequences of 3 rows");
+  refused(head_of("@equalLength true\n") + "1,2:a\n1,2:a\n1:a\n", "f.ts:6: expected sequences of 2 rows");
+  refused(head_of("@dimensions x\n"), "f.ts:2: expected a number from 1 on behind @dimensions, found 'x'");
+  refused(head_of("@seriesLength\n"), "f.ts:2: expected a number from 0 on behind @seriesLength, found ''");
+  CHECK(parse_ts(head_of("@Dimensions 2\n@equalLength true\n@seriesLength 2\n") + "1,2:3,4:a\n", "f.ts").rows() == 2);
+  CHECK(parse_ts(head_of("@equalLength false\n@seriesLength 0\n") + "1,2:a\n1:a\n", "f.ts").rows() == 3);
+}
+
 TEST_CASE("what is no such file is refused with its line") {
   refused("", "f.ts:1: expected @data");
   refused(head + "1,x:2,3:a\n", "f.ts:6: expected a number, found 'x'");

@@ -11,6 +11,7 @@
 
 #include <doctest/doctest.h>
 
+#include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/client/stream_client.h>
 #include <millrace/streaming/live/state_slab.h>
@@ -170,6 +171,27 @@ TEST_CASE("a port in use and an address outside are refused by name") {
   options.port = 0;
   options.address = "0.0.0.0";
   CHECK_THROWS_AS(Server(context, model, options), ArgumentError);
+}
+
+TEST_CASE("a model with a port whose name is longer than messages can say is refused by the port and the limit") {
+  const auto refused = [](const std::string& input, const std::string& output) {
+    Program program;
+    {
+      const build::Guard guard(program);
+      build::output(output, build::tanh(build::input(input, VarType(DType::f32, {DDim::unknown, 2}, 1))));
+    }
+    asio::io_context context;
+    try {
+      Server(context, std::make_shared<const ServedModel>(program, StreamConfig()), ServerOptions());
+    } catch (const ArgumentError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string most(255, 'a'), longer(256, 'b');
+  CHECK(refused(most, most) == "");
+  CHECK(refused(longer, most) == "server: input '" + longer + "': expected a name of at most 255 bytes, found 256");
+  CHECK(refused(most, longer) == "server: output '" + longer + "': expected a name of at most 255 bytes, found 256");
 }
 
 TEST_CASE("a session too many is told to come back later, and those that live go on") {

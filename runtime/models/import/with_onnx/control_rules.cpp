@@ -602,10 +602,29 @@ std::vector<VarId> scan_sequence(Importer& to, const Node& node, std::size_t sta
   return given;
 }
 
+/// ProgramError for states or inputs with a row too many, or one too few, for the batch. What a run finds out is left to it.
+void check_batch(Importer& to, const Node& node) {
+  std::size_t first = 0;  // the input that says the batch
+  std::int64_t batch = DDim::unknown;
+  for (std::size_t i = 0; i < node.inputs(); ++i) {
+    const VarId x = to.in_or_none(node, i);
+    const std::int64_t rows = x == no_var || to.type(x).rank() < 1 ? DDim::unknown : (*to.type(x).shape)[0];
+    if (rows < 0) continue;
+    if (batch < 0) {
+      first = i;
+      batch = rows;
+    } else if (rows != batch) {
+      throw ProgramError("input " + internal::printable(node.input(i)) + ": expected the batch of input " +
+                         internal::printable(node.input(first)) + ", " + std::to_string(batch) + ", found " + std::to_string(rows));
+    }
+  }
+}
+
 void scan8(Importer& to, const Node& node) {
   const onnx::GraphProto& graph = node.graph("body");
   if (node.inputs() < 2) throw ProgramError("expected sequence_lens, then states and inputs, found " + std::to_string(node.inputs()));
   const std::size_t states = node.inputs() - 1 - scan_inputs(node, graph, node.inputs() - 1);
+  check_batch(to, node);
   While loop(graph, 0);
   loop.carry(number(to, 0), "sequence", VarType(DType::i64, DDim{}));
   const VarId batch = extent_of(to, to.in(node, 1 + states), 0);

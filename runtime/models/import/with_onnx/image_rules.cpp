@@ -27,6 +27,7 @@ struct Form {
 struct Axis {
   int axis;
   VarId scale, in, out;  ///< `out` an i64 scalar
+  VarId real_out;        ///< in · scale, not cut to a whole number
   VarId begin = no_var, end = no_var;
 };
 
@@ -35,7 +36,7 @@ VarId at(Importer& to, VarId list, std::int64_t i) { return to.emit1("gather", {
 /// Where the outputs lie in the input: [out].
 VarId places(const Formula& f, const Form& form, const Axis& axis, VarId out_numbers) {
   const VarId y = f.taken(out_numbers);
-  const VarId real_out = f.times(axis.scale, axis.in);
+  const VarId real_out = axis.real_out;
   const VarId alone = f.op("equal", real_out, 1.0);
   const VarId last = f.minus(axis.in, 1.0);
   const auto spread = [&](VarId reach) { return f.over(f.times(y, reach), f.where(alone, f.number(1), f.minus(real_out, 1.0))); };
@@ -116,6 +117,11 @@ VarId resized(Importer& to, const Form& form, const Axis& axis, VarId x) {
   return f.where(along(to, there, axis.axis, rank, 0), made, f.number(form.outside));
 }
 
+/// Lengths by `scales`, not cut: f64 that holds products of f32, as in ONNX Runtime, where 5 · 1.4 is 7.
+VarId scaled_lengths(const Formula& f, VarId in, VarId scales) {
+  return f.taken(f.times(f.cast(in, DType::f32), f.cast(scales, DType::f32)));
+}
+
 /// The inputs that give each axis a factor or a size.
 struct Sizes {
   std::vector<int> axes;
@@ -146,10 +152,11 @@ VarId resized(Importer& to, const Form& form, Sizes sizes, const std::string& po
   const VarId in = f.taken(extents);
   if (sizes.sizes != no_var && policy != "stretch") keep_aspect(f, policy, in, sizes, to);
   const VarId scales = sizes.scales != no_var ? sizes.scales : f.over(f.taken(sizes.sizes), in);
-  const VarId outs = sizes.sizes != no_var ? sizes.sizes : to.emit1("cast", {f.op("floor", f.times(in, scales))}, {{"to", DType::i64}});
+  const VarId reals = sizes.sizes != no_var ? f.times(in, scales) : scaled_lengths(f, in, scales);
+  const VarId outs = sizes.sizes != no_var ? sizes.sizes : to.emit1("cast", {f.op("floor", reals)}, {{"to", DType::i64}});
   for (std::size_t i = 0; i < sizes.axes.size(); ++i) {
     const auto k = static_cast<std::int64_t>(i);
-    Axis axis{sizes.axes[i], at(to, scales, k), at(to, in, k), at(to, outs, k)};
+    Axis axis{sizes.axes[i], at(to, scales, k), at(to, in, k), at(to, outs, k), at(to, reals, k)};
     if (sizes.roi != no_var) {
       axis.begin = at(to, sizes.roi, k);
       axis.end = at(to, sizes.roi, k + static_cast<std::int64_t>(sizes.axes.size()));

@@ -8,6 +8,7 @@
 #include <millrace/runtime/lowering/drop_unread.h>
 #include <millrace/runtime/models/import/with_onnx/element_types.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/settings.h>
 #include <millrace/runtime/models/import/with_onnx/tensor_proto.h>
 
 namespace millrace::importing {
@@ -25,7 +26,7 @@ constexpr std::string_view never_changed[] = {
 };
 constexpr std::int64_t newest_opset = 28;
 /// Constants of at most so many elements are literals in the text of a program; larger ones are stored beside it, as
-/// weights are.
+/// weights are. A setting (settings.h) is a literal of any size, since the weights of a program are trained.
 constexpr std::int64_t largest_literal = 32;
 
 /// Names of a file may hold anything; an error is one line.
@@ -111,6 +112,7 @@ Program Importer::run() {
   if (!model_.has_graph()) throw ParseError(source_.name() + ": expected an ONNX model, found no graph");
   check_opset(model_);
   check_ops();
+  settings_ = settings_of(model_.graph());
   Program made = attempt();
   while (again_) made = attempt();
   return made;
@@ -185,7 +187,11 @@ void Importer::inputs(const onnx::GraphProto& graph) {
     const VarType type = type_of_onnx(input.type(), where);
     if (scope.vars.contains(input.name())) fail("input " + printable(input.name()) + ": expected each name once, found it twice");
     const auto bound = options_.constants.find(input.name());
-    if (bound == options_.constants.end()) {
+    if (const auto preset = defaults_.find(input.name()); preset != defaults_.end()) {
+      const Known& known = preset->second;
+      define(input.name(), program_.add_input(input.name(), VarType(known.value.dtype(), known.value.dims())));
+      set_element(scope.vars.at(input.name()), known.element);
+    } else if (bound == options_.constants.end()) {
       define(input.name(), program_.add_input(input.name(), type));
       if (input.type().has_tensor_type()) set_element(scope.vars.at(input.name()), held_type(input.type().tensor_type().elem_type()));
     } else {
@@ -204,8 +210,8 @@ void Importer::initializers(const onnx::GraphProto& graph) {
   for (const onnx::TensorProto& proto : graph.initializer()) {
     const bool weight = proto.data_type() == onnx::TensorProto::FLOAT || proto.dims_size() > 1;
     if (!scope.known
-             .emplace(proto.name(),
-                      Known{held_tensor_of(proto, "initializer " + printable(proto.name())), weight, held_type(proto.data_type())})
+             .emplace(proto.name(), Known{held_tensor_of(proto, "initializer " + printable(proto.name())), weight,
+                                          held_type(proto.data_type()), settings_.contains(proto.name())})
              .second)
       fail("initializer " + printable(proto.name()) + ": the name is there twice");
   }
@@ -216,6 +222,14 @@ void Importer::initializers(const onnx::GraphProto& graph) {
   for (const auto& [name, value] : options_.constants) {
     const auto found = scope.known.find(name);
     if (found != scope.known.end()) found->second.value = value;
+  }
+  for (const onnx::ValueInfoProto& input : graph.input()) {
+    if (!options_.inputs.contains(input.name()) || options_.constants.contains(input.name())) continue;
+    const auto found = scope.known.find(input.name());
+    if (found == scope.known.end()) continue;
+    if (options_.defaults != nullptr) options_.defaults->insert_or_assign(input.name(), found->second.value.read_only());
+    defaults_.insert_or_assign(input.name(), std::move(found->second));
+    scope.known.erase(found);
   }
 }
 
@@ -409,7 +423,7 @@ int Importer::leave(std::vector<VarId> results) {
 
 VarId Importer::make_var(Scope& scope, const std::string& name) {
   const Known& known = scope.known.at(name);
-  const bool as_weight = known.weight || known.value.elements() > largest_literal;
+  const bool as_weight = !known.setting && (known.weight || known.value.elements() > largest_literal);
   const VarId made = as_weight
                          ? program_.add_parameter(name, known.value)
                          : program_.append(scope.block, Op{"constant", {}, {}, {{"value", known.value.read_only()}}, {}}, {name}).at(0);

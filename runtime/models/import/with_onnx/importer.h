@@ -138,6 +138,7 @@ class Importer {
     Tensor value;
     bool weight = false;
     const ElementType* element = nullptr;
+    bool setting = false;  ///< no weight, however large
   };
   /// The names that one graph defines.
   struct Scope {
@@ -171,6 +172,8 @@ class Importer {
   const OnnxOptions& options_;
   const onnx::ModelProto& model_;
   std::int64_t opset_ = 0;
+  std::set<std::string> settings_;         // see settings.h
+  std::map<std::string, Known> defaults_;  // of inputs that stay inputs
   Program program_;
   Values values_{program_};
   std::vector<Scope> scopes_;

@@ -33,6 +33,7 @@ TEST_CASE("the least that a job says leaves the rest to the defaults") {
   CHECK(config.optimizer.kind == OptimizerOptions::Kind::adam);
   CHECK(config.schedule.base == 0.001);
   CHECK(config.checkpoint_seconds == 30);
+  CHECK(parse_train_config(least + "[model]\nstart = \"s.safetensors\"\ninit = \"default\"\n", "c.toml").start == "s.safetensors");
 }
 
 TEST_CASE("every key arrives where it belongs") {
@@ -40,9 +41,9 @@ TEST_CASE("every key arrives where it belongs") {
 epochs = 2
 [data]
 train = "t.csv"
-test = "e.npz"
+test = "e.tsv"
 validation = 0.25
-targets = "row"
+targets = "sequence"
 standardize = true
 sequence_column = "id"
 target_columns = ["y", "z"]
@@ -63,7 +64,6 @@ pooling = "max"
 init = "he_normal"
 recurrent_init = "orthogonal"
 init_scale = 1.5
-start = "s.safetensors"
 [training]
 batch_sequences = 0
 batch_rows = 512
@@ -89,8 +89,7 @@ folder = "f"
                                                 "c.toml");
   CHECK(config.seed == 9);
   CHECK(config.validation == 0.25);
-  CHECK(config.targets == Targets::row);
-  CHECK(config.start == "s.safetensors");
+  CHECK(config.targets == Targets::sequence);
   CHECK(config.standardize);
   CHECK(config.has_csv);
   CHECK(config.csv.sequence == "id");
@@ -158,15 +157,91 @@ TEST_CASE("a key that does nothing beside the others is refused with its line, u
   CHECK(parse_train_config(model + "recurrent_init = \"orthogonal\"\nforget_bias = 0.5\n", "c.toml").model.init.forget_bias == 0.5);
 }
 
+TEST_CASE("a key that does nothing with this data or these layers is refused with its line, unless it says its default") {
+  const auto job = [](const std::string& data, const std::string& layer) {
+    return "epochs = 3\n[data]\n" + data + "[[layer]]\n" + layer + "units = 5\n";
+  };
+  const std::string lstm = "kind = \"lstm\"\n", gru = "kind = \"gru\"\n", linear = "kind = \"linear\"\n", csv = "train = \"a.csv\"\n";
+  for (const char* file : {"a.ts", "a.npz", "a.csv"})
+    refused(job("train = \"" + std::string(file) + "\"\nlength = 50\n", lstm),
+            "c.toml:4: [data]: length: expected format = \"text\" or series = true with it, found none");
+  refused(job(csv + "targets = \"row\"\n", lstm) + "[model]\npooling = \"max\"\n",
+          "c.toml:9: [model]: pooling: expected targets for sequences with it");
+  refused(job(csv, linear) + "[model]\nrecurrent_init = \"orthogonal\"\n",
+          "c.toml:8: [model]: recurrent_init: expected a recurrent layer with it");
+  refused(job(csv, gru) + "[model]\ninit = \"he_normal\"\nforget_bias = 2.0\n", "c.toml:9: [model]: forget_bias: expected an lstm with it");
+  refused(job(csv, linear) + "[training]\nmemory = \"truncate(2,2)\"\n",
+          "c.toml:8: [training]: memory: expected a recurrent layer with it");
+  refused(job("train = \"a.tsv\"\nseparator = \";\"\n", lstm), "c.toml:4: [data]: separator: expected a .csv file with it");
+  refused(job(csv, lstm) + "[model]\ninit = \"he_normal\"\nstart = \"a.safetensors\"\n",
+          "c.toml:8: [model]: init: expected no start with it, which gives all weights, found one");
+  refused(job(csv, lstm) + "[model]\nrecurrent_init = \"he_normal\"\nstart = \"a.safetensors\"\n",
+          "recurrent_init: expected no start with it");
+  refused(job("train = \"a.npz\"\ntargets = \"tokens\"\n", gru) + "[decoder]\nunits = 3\nembedding = 2\nbeam = 1\nlength_penalty = 0.5\n",
+          "c.toml:12: [decoder]: length_penalty: expected a beam above 1 with it");
+  refused(job("train = \"a\"\nformat = \"text\"\nstandardize = true\n", lstm),
+          "c.toml:5: [data]: standardize: expected rows of features, found a text");
+  refused(job("train = \"a.npz\"\nseries = true\n", lstm),
+          "c.toml:4: [data]: series: expected a .csv or .tsv file for the keys of columns, found 'a.npz'");
+  refused(job(csv + "test = \"b.ts\"\ntarget_columns = \"y\"\n", lstm), "c.toml:5: [data]: target_columns: expected a .csv or .tsv file");
+  refused(job("train = \"a.ts\"\ntargets = \"row\"\n", lstm),
+          "c.toml:4: [data]: targets: expected \"sequence\" for a .ts file, found 'a.ts'");
+  refused(job(csv + "targets = \"tokens\"\n", lstm),
+          "c.toml:4: [data]: targets: expected \"sequence\" or \"row\" for a table, found 'a.csv'");
+  CHECK(parse_train_config(
+            job("train = \"a.tsv\"\nlength = 100\nseparator = \"\\t\"\ntargets = \"row\"\n", linear) +
+                "[model]\npooling = \"last\"\nrecurrent_init = \"default\"\nforget_bias = 1.0\n[training]\nmemory = \"keep\"\n",
+            "c.toml")
+            .length == 100);
+  CHECK(parse_train_config(job(csv + "test = \"b.tsv\"\nseries = true\nlength = 50\nseparator = \";\"\n", lstm), "c.toml").length == 50);
+  CHECK(parse_train_config(job("train = \"a\"\nformat = \"text\"\nlength = 50\n", lstm), "c.toml").length == 50);
+}
+
+TEST_CASE("keys that contradict one another are refused with their line") {
+  const std::string training = least + "[training]\n", csv = "epochs = 1\n[data]\ntrain = \"a.csv\"\n";
+  for (const char* schedule : {"cosine", "linear"})
+    refused(training + "schedule = \"" + schedule + "\"\nleast_rate = 1.0\n",
+            "c.toml:9: [training]: least_rate: expected a number up to the learning_rate, 0.001, found 1");
+  for (const char* number : {"0.0", "1e-300"})
+    refused(training + "epsilon = " + number + "\n", "c.toml:8: [training]: epsilon: expected a number above 0 that f32 holds");
+  refused(csv + "feature_columns = [\"a\", \"label\"]\n",
+          "c.toml:4: [data]: feature_columns: expected columns that are no targets, found 'label'");
+  refused(csv + "feature_columns = [\"a\", \"a\"]\n", "c.toml:4: [data]: feature_columns: expected different columns, found 'a' twice");
+  refused(csv + "feature_columns = \"a\"\ntarget_columns = [\"y\", \"y\"]\n",
+          "c.toml:5: [data]: target_columns: expected different columns");
+}
+
+TEST_CASE("a text with a NUL is refused with its line") {
+  const std::string nul = " = \"a\\u0000b\"\n", files = "epochs = 1\n[data]\n";
+  refused(files + "train" + nul, "c.toml:3: [data]: train: expected a text without a NUL, found one");
+  refused(files + "train = \"a\"\ntest" + nul, "c.toml:4: [data]: test: expected a text without a NUL");
+  refused(files + "train = \"a\"\nvalidation" + nul, "c.toml:4: [data]: validation: expected a text without a NUL");
+  refused(files + "train = \"a.csv\"\ntarget_columns = [\"a\\u0000b\"]\n",
+          "c.toml:4: [data]: target_columns: expected a text without a NUL");
+  refused(least + "[model]\nstart" + nul, "c.toml:8: [model]: start: expected a text without a NUL");
+  refused(least + "[output]\nfolder" + nul, "c.toml:8: [output]: folder: expected a text without a NUL");
+}
+
+TEST_CASE("a layer and a decoder know their lines") {
+  const TrainConfig config = parse_train_config(
+      "epochs = 3\n[data]\ntrain = \"a.npz\"\ntargets = \"tokens\"\n[[layer]]\nkind = \"gru\"\nunits = 5\n[[layer]]\nkind = "
+      "\"linear\"\nunits = 5\n"
+      "[decoder]\nunits = 7\nembedding = 3\n",
+      "c.toml");
+  CHECK(config.model.layers[0].place == "c.toml:5");
+  CHECK(config.model.layers[1].place == "c.toml:8");
+  CHECK(config.model.decoder->place == "c.toml:11");
+}
+
 TEST_CASE("letters beyond ASCII stand in strings of double quotes and in comments") {
   const TrainConfig config = parse_train_config(
       "\xef\xbb\xbf# Größe\nepochs = 3  # Runden, \"viele\" — 時\n[data]\ntrain = \"daten/größe 時 \U0001F600.csv\"  # größer\n"
-      "target_columns = [\"é\", \"\"\"ß \"quoted\" \\\n   時\"\"\"\"]\n\"test\" = 'ascii # \"'\n"
+      "target_columns = [\"é\", \"\"\"ß \"quoted\" \\\n   時\"\"\"\"]\n\"test\" = 'ascii # \".csv'\n"
       "[[layer]]\nkind = \"lstm\"\nunits = 5\n",
       "c.toml");
   CHECK(config.train == "daten/größe 時 \U0001F600.csv");
   CHECK(config.csv.targets == std::vector<std::string>{"é", "ß \"quoted\" 時\""});
-  CHECK(config.test == "ascii # \"");
+  CHECK(config.test == "ascii # \".csv");
   refused("epochs = 3\n# é\n[data]\ntrain = \"é\"\ntest = 'é'\n",
           "c.toml:5: expected ASCII outside comments and strings in \"double quotes\"");
   refused("epochs = 3\nГод = 5\n", "c.toml:2: expected ASCII outside comments");

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
+#include <set>
+#include <string>
 #include <utility>
 
 #include <runtime/models/import/with_onnx/imported.h>
@@ -63,6 +66,49 @@ TEST_CASE("An input with an initializer is a weight, and an input may be made co
                        ProgramError);
   options.constants = {{"z", ones({4, 2})}};
   CHECK_THROWS_WITH_AS(parse(dense(), 17, options), doctest::Contains("'z'"), ProgramError);
+}
+
+TEST_CASE(
+    "Statistics of BatchNormalization, bounds of Clip and other settings are literals of any size, and weights that are read as both stay "
+    "weights") {
+  const auto weights = [](const GraphBuilder& graph) {
+    std::set<std::string> names;
+    const Program program = parse(graph);
+    for (const auto& [var, value] : program.parameters()) names.insert(program.var(var).name);
+    return names;
+  };
+  GraphBuilder graph;
+  graph.input("x", {-1, 48}).output("y").initializer("mean", ones({48})).initializer("lo", Tensor::scalar(-1.0f));
+  graph.initializer("scale", ones({48})).initializer("bias", ones({48}));
+  graph.node("Identity", {"mean"}, {"variance"});  // as exporters write equal tensors
+  graph.node("BatchNormalization", {"x", "scale", "bias", "mean", "variance"}, {"b"});
+  graph.node("Clip", {"b", "lo"}, {"y"});
+  CHECK(weights(graph) == std::set<std::string>{"bias", "scale"});
+  GraphBuilder added = graph;
+  added.output("z").node("Add", {"y", "lo"}, {"z"});
+  CHECK(weights(added) == std::set<std::string>{"bias", "lo", "scale"});
+  GraphBuilder given = graph;
+  given.output("variance");
+  CHECK(weights(given) == std::set<std::string>{"bias", "mean", "scale"});
+}
+
+TEST_CASE("An input with an initializer stays an input where that is asked for, and no other one can be fed") {
+  GraphBuilder graph;
+  graph.input("x", {1}, onnx::TensorProto::INT64).input("n", {1}, onnx::TensorProto::INT64).initializer("n", list({3}));
+  graph.output("y").node("Add", {"x", "n"}, {"y"});
+  OnnxOptions options;
+  options.inputs = {"n", "nothing"};
+  std::map<std::string, Tensor> defaults;
+  options.defaults = &defaults;
+  const Program program = parse(graph, 17, options);
+  REQUIRE(program.inputs().size() == 2);
+  CHECK(program.var(program.inputs()[1].var).type == VarType(DType::i64, DDim{1}));
+  REQUIRE(defaults.size() == 1);
+  CHECK(defaults.at("n").to_vector<std::int64_t>() == Ints{3});
+  const Feeds feeds{{"x", list({1})}, {"n", list({5})}};
+  CHECK(testing::run_fifo(run(program, feeds))["y"].tensor().to_vector<std::int64_t>() == Ints{6});
+  CHECK_THROWS_WITH_AS(testing::run_fifo(run(parse(graph), feeds)),
+                       doctest::Contains("no input 'n', which has a default value in the model, taken as a constant"), ArgumentError);
 }
 
 TEST_CASE("All missing ops are listed at once with their nodes, those inside sub-graphs too") {
@@ -709,6 +755,31 @@ TEST_CASE("Scales of a Resize that make no picture are refused") {
     old.node("Upsample", {"x", "scales"}, {"y"});
     CHECK(refusal_of(old, 9).find("expected scales that are finite and above 0, found") != std::string::npos);
   }
+}
+
+TEST_CASE("A length of Resize is the product of f32, cut to a whole number") {
+  GraphBuilder graph;
+  graph.input("x", {1, 1, -1}).initializer("scales", Tensor::from<float>({1, 1, 1.4f})).output("y");
+  graph.node("Resize", {"x", "", "scales"}, {"y"}).set("coordinate_transformation_mode", "align_corners").set("nearest_mode", "ceil");
+  const Program program = parse(graph);
+  const auto resized = [&](std::int64_t length) {
+    std::vector<float> x;
+    for (std::int64_t i = 0; i < length; ++i) x.push_back(static_cast<float>(i));
+    return testing::run_fifo(run(program, Feeds{{"x", Tensor::from(x, DDim{1, 1, length})}}))["y"].tensor().to_vector<float>();
+  };
+  CHECK(resized(5) == std::vector<float>{0, 1, 2, 2, 3, 4, 4});
+  CHECK(resized(4).size() == 5);
+}
+
+TEST_CASE("States of a Scan of opset 8 that have more rows than its batch are refused") {
+  GraphBuilder body;
+  body.input("s", {2}).input("t", {2}).output("next").output("each");
+  body.node("Add", {"s", "t"}, {"next"});
+  body.node("Identity", {"next"}, {"each"});
+  GraphBuilder graph;
+  graph.input("s0", {3, 2}).input("xs", {1, 4, 2}).output("last").output("all");
+  graph.node("Scan", {"", "s0", "xs"}, {"last", "all"}).name("here").set("num_scan_inputs", 1).set("body", body.graph);
+  CHECK(refusal_of(graph, 8) == "m.onnx: node 'here' (Scan): input 'xs': expected the batch of input 's0', 3, found 1");
 }
 
 TEST_CASE("Ops of ONNX Runtime's quantizer and optimiser are read: sums of bytes, a convolution with its activation") {
