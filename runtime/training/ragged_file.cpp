@@ -23,7 +23,7 @@ std::map<std::string, Tensor> tensors_of(const std::filesystem::path& path) {
     throw UnsupportedError(
         path.string() +
         ": expected a file whose name ends in .ts, .csv, .tsv, .npz or .safetensors, or format = \"text\" for its bytes, found " +
-        (std::filesystem::is_directory(path, error) ? "a folder" : "the ending " + internal::printable(ending)));
+        (std::filesystem::is_directory(path, error) ? "a folder" : "the ending " + millrace::internal::printable(ending)));
   std::map<std::string, Tensor> all;
   for (auto& [name, tensor] : read_safetensors(path).tensors) all.emplace(name, std::move(tensor));
   return all;
