@@ -21,7 +21,7 @@ class io_context;
 namespace millrace {
 
 struct RuntimeOptions {
-  /// Threads that run tasks, when the runtime has an executor of its own. 0: `usable_cpus()`.
+  /// Threads that run tasks, when the runtime has an executor of its own. 0: `usable_cpus()`. ArgumentError above 1024, here and below.
   std::size_t threads = 0;
   /// Threads that one kernel may split over. 0: `usable_cpus()`. Results do not depend on it.
   std::size_t kernel_threads = 0;

@@ -91,11 +91,12 @@ class Program {
   /// Puts `constant` ops with these values in the place of an op: one for each of its outputs.
   void replace_with_constants(int block, std::size_t op, const std::vector<Tensor>& values);
 
+  /// ArgumentError for a name that is empty or has a NUL; ProgramError when it is taken.
   VarId add_input(const std::string& name, VarType type);
   /// A weight; its values are saved beside the program. Frozen, as literals of `constant` are: a program's weights never change under it, so
   /// writing `value` through a tensor of the same storage is a ReadOnlyError from here on. Give a copy to go on writing.
   VarId add_parameter(const std::string& name, Tensor value);
-  /// Makes a var of block 0 an output. ProgramError when the name is taken or the var belongs to another block.
+  /// Makes a var of block 0 an output. ArgumentError as of `add_input`; ProgramError when the name is taken or the var belongs to another block.
   void add_output(const std::string& name, VarId var);
 
   const std::vector<Port>& inputs() const noexcept { return inputs_; }
