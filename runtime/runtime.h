@@ -21,9 +21,9 @@ class io_context;
 namespace millrace {
 
 struct RuntimeOptions {
-  /// Threads that run tasks, when the runtime has an executor of its own. 0: `usable_cpus()`. ArgumentError above 1024, here and below.
+  /// Threads that run tasks, when the runtime has an executor of its own. 0: `usable_cpus()`. At most 1024: ArgumentError.
   std::size_t threads = 0;
-  /// Threads that one kernel may split over. 0: `usable_cpus()`. Results do not depend on it.
+  /// Threads that one kernel may split over. 0: `usable_cpus()`. At most 1024: ArgumentError. Results do not depend on it.
   std::size_t kernel_threads = 0;
   /// Streams of the CPU. Results do not depend on it.
   std::size_t streams = 4;

@@ -137,7 +137,7 @@ class Waiting {
     starts_[count_] = starts;
     if (++count_ == most_chains) finish(f, n);
   }
-  /// All of them have n elements. Called, not inlined: it is large, and used four times.
+  /// All chains have n elements. The function is called, not inlined: it is large, and used four times.
   HWY_NOINLINE void finish(F f, std::int64_t n) {
     if (count_ == 0) return;
     for (int c = count_; c % pad != 0; ++c) chains_[c] = chains_[0];

@@ -15,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
 
-/// Called, not inlined: it is large, and used five times.
+/// The function is called, not inlined: it is large, and used five times.
 template <class D, class V = hn::Vec<D>>
 HWY_NOINLINE V Apply(D d, const Activation& activation, double clip, V a) {
   using T = hn::TFromD<D>;

@@ -24,7 +24,8 @@ struct FoldedIn {
   using type = std::conditional_t<std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>, float, T>;
 };
 
-/// What comes behind a sum, for `count` totals of n elements each: in place. Null: nothing. A function, so that loops are not compiled for each.
+/// Turns `count` totals of n elements each into results, in place: a mean divides them by n. Null leaves the totals as they are. A pointer to a
+/// function keeps the compiler from compiling the loops over elements once for each of these functions.
 template <class Wide>
 using FinishTotals = void (*)(Wide* totals, std::int64_t count, std::int64_t n);
 

@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
 
-/// Rows of a panel of b that are fetched ahead for few rows of a: what a processor foresees by itself comes late.
+/// Rows of a panel of b that are fetched ahead for few rows of a: the prefetcher of a processor is late.
 inline constexpr std::int64_t fetched_rows = 16;
 
 /// Two k of a vector of columns in bf16, side by side in each lane, as f32: exact.

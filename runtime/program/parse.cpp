@@ -123,7 +123,7 @@ class Parser {
         parse_block(std::exchange(first_block, false));
       else if (tokens_.accept("output"))
         parse_output();
-      else if (tokens_.accept("weights"))  // storage.h
+      else if (tokens_.accept("weights"))  // the hash of the weights: storage.h compares it
         tokens_.string();
       else
         tokens_.fail("input, weight, block or output");

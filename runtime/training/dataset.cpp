@@ -153,7 +153,7 @@ class FeatureSums {
   double deviation(std::int64_t rows) const {
     return constant_ ? 1.0 : std::ldexp(std::sqrt(squares_ / static_cast<double>(rows)), exponent_);
   }
-  /// Why T does not hold (x − mean) / deviation; empty: it does.
+  /// The reason for which T does not hold (x − mean) / deviation; empty where it does.
   template <class T>
   std::string objection(std::int64_t rows) const {
     using Limits = std::numeric_limits<T>;

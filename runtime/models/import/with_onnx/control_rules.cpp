@@ -602,7 +602,7 @@ std::vector<VarId> scan_sequence(Importer& to, const Node& node, std::size_t sta
   return given;
 }
 
-/// ProgramError for states or inputs with a row too many, or one too few, for the batch. What a run finds out is left to it.
+/// ProgramError for states or inputs with a row too many, or one too few, for the batch. Batches that only a run knows are not compared.
 void check_batch(Importer& to, const Node& node) {
   std::size_t first = 0;  // the input that says the batch
   std::int64_t batch = DDim::unknown;
