@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include <millrace/runtime/files/internal/printable.h>
+#include <millrace/runtime/files/internal/utf8.h>
 
 namespace millrace::internal {
 
@@ -63,9 +64,6 @@ class JsonReader {
   std::size_t at_ = 0;
   int depth_ = 0;
 };
-
-/// Whether `text` is well-formed UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF.
-bool is_utf8(std::string_view text) noexcept;
 
 /// `text` as a JSON string with its quotes.
 std::string json_quoted(std::string_view text);

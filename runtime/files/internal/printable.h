@@ -5,9 +5,9 @@
 #include <string>
 #include <string_view>
 
-namespace millrace::internal {
+#include <millrace/runtime/files/internal/utf8.h>
 
-bool is_utf8(std::string_view text) noexcept;  // json_reader.h, which includes this header
+namespace millrace::internal {
 
 /// A name out of a file as it may stand in an error of one line: quoted, at most 120 of its bytes, control characters as '?', bytes that are no UTF-8 as
 /// `\xff`.
@@ -16,12 +16,11 @@ inline std::string printable(std::string_view name) {
   std::string text = "'";
   std::size_t at = 0;
   while (at < std::min(name.size(), most)) {
-    std::size_t size = 1;
-    while (size <= 4 && !is_utf8(name.substr(at, size))) ++size;
-    const std::string_view letter = name.substr(at, size > 4 ? 1 : size);
+    const std::size_t length = utf8_length(name.substr(at));
+    const std::string_view letter = name.substr(at, std::max<std::size_t>(1, length));
     if (at + letter.size() > most) break;
     const auto first = static_cast<unsigned char>(letter[0]);
-    if (size > 4)
+    if (length == 0)
       text += {'\\', 'x', "0123456789abcdef"[first >> 4], "0123456789abcdef"[first & 15]};
     else
       text += first < 0x20 || first == 0x7f || (letter >= "\xc2\x80" && letter < "\xc2\xa0") ? "?" : letter;
