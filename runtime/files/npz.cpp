@@ -138,7 +138,7 @@ class Archive {
     member.packed = four(bytes_, at + 20);
     member.size = four(bytes_, at + 24);
     member.header = four(bytes_, at + 42);
-    if (!internal::is_utf8(member.name) || !member.name.ends_with(ending) || member.name.find('\0') != member.name.npos)
+    if (!is_utf8(member.name) || !member.name.ends_with(ending) || member.name.find('\0') != member.name.npos)
       fail("members NAME.npy, found " + printable(member.name));
     if ((two(bytes_, at + 8) & encrypted) != 0) unsupported(label + " encrypted");
     if (member.method != stored && member.method != deflated)
@@ -224,7 +224,7 @@ std::string format_npz(const NpzTensors& tensors) {
   std::string directory;
   for (const auto& [key, tensor] : tensors) {
     const std::string name = key + std::string(ending);
-    if (key.empty() || !internal::is_utf8(key) || key.find('\0') != key.npos || name.size() > 0xffff)
+    if (key.empty() || !is_utf8(key) || key.find('\0') != key.npos || name.size() > 0xffff)
       throw ArgumentError("npz: expected a name in UTF-8, found " + printable(key));
     const std::string bytes = format_npy(tensor);
     const std::uint32_t crc = crc_of(bytes);

@@ -160,7 +160,7 @@ SafeTensors read_safetensors(const std::filesystem::path& path) {
 namespace {
 
 void check_name(const std::string& name, std::set<std::string>& names) {
-  if (name == metadata_key || !internal::is_utf8(name))
+  if (name == metadata_key || !is_utf8(name))
     throw ArgumentError("safetensors: expected a name in UTF-8 other than __metadata__, found " + internal::printable(name));
   if (!names.insert(name).second)
     throw ArgumentError("safetensors: expected each name once, found " + internal::printable(name) + " twice");
@@ -173,7 +173,7 @@ std::string make_header(const SafeTensors& contents) {
   if (!contents.metadata.empty()) {
     std::string text;
     for (const auto& [key, value] : contents.metadata) {
-      if (!internal::is_utf8(key) || !internal::is_utf8(value))
+      if (!is_utf8(key) || !is_utf8(value))
         throw ArgumentError("safetensors: expected metadata in UTF-8, found " + internal::printable(key));
       text += (text.empty() ? "" : ",") + internal::json_quoted(key) + ":" + internal::json_quoted(value);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <millrace/runtime/files/internal/utf8.h>
+#include <millrace/runtime/files/utf8.h>
 
-namespace millrace::internal {
+namespace millrace {
 
 std::size_t utf8_length(std::string_view text) noexcept {
   const auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
@@ -25,4 +25,4 @@ bool is_utf8(std::string_view text) noexcept {
   return true;
 }
 
-}  // namespace millrace::internal
+}  // namespace millrace

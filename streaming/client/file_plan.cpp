@@ -5,8 +5,8 @@
 
 #include <millrace/runtime/files/file.h>
 #include <millrace/runtime/files/npy.h>
+#include <millrace/runtime/files/utf8.h>
 #include <millrace/streaming/audio/wav.h>
-#include <millrace/streaming/protocol/utf8.h>
 
 namespace millrace {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include <millrace/streaming/protocol/utf8.h>
+#include <millrace/runtime/files/utf8.h>
 
 namespace millrace::lac {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include <millrace/runtime/files/internal/printable.h>
-#include <millrace/runtime/files/internal/utf8.h>
+#include <millrace/runtime/files/utf8.h>
 
 namespace millrace::internal {
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include <millrace/streaming/protocol/utf8.h>
+#include <millrace/runtime/files/utf8.h>
 
 namespace millrace {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <millrace/streaming/protocol/utf8.h>
+#include <millrace/runtime/files/utf8.h>
 
 #include <cstdint>
 #include <string>
