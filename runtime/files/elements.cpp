@@ -57,8 +57,6 @@ DType stored_as(FileInteger from) {
   return from == FileInteger::u32 ? DType::i32 : DType::f16;
 }
 
-DType held_as(FileInteger from) { return from == FileInteger::u32 || from == FileInteger::u64 ? DType::i64 : DType::i32; }
-
 namespace {
 
 template <class From, class To>

@@ -23,9 +23,7 @@ Tensor from_bytes(DType dtype, const DDim& dims, std::string_view bytes, const s
 enum class FileInteger { i16, u16, u32, u64 };
 /// A dtype with as many bytes, as which they are read.
 DType stored_as(FileInteger from);
-/// The dtype that holds their numbers: i32, or i64 for u32 and u64.
-DType held_as(FileInteger from);
-/// The numbers of elements that were read as `stored_as(from)`. OverflowError, which opens with `where`, for a u64 beyond 2⁶³ − 1.
+/// The numbers of elements that were read as `stored_as(from)`: i32, or i64 for u32 and u64. OverflowError, which opens with `where`, for a u64 beyond 2⁶³ − 1.
 Tensor widened(const Tensor& stored, FileInteger from, const std::string& where);
 
 /// The elements as bytes in memory of the host: row-major, little-endian.

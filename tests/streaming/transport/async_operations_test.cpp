@@ -6,7 +6,6 @@
 
 #include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/transport/byte_stream.h>
-#include <millrace/streaming/transport/write_queue.h>
 #include <streaming/transport/loopback.h>
 #include <support/completion_tokens.h>
 
@@ -101,21 +100,6 @@ TEST_CASE("reading, writing and closing of messages take every completion token"
         loop.context, [&](auto handler) { loop.server->async_read(std::move(handler)); },
         [](error_code error, auto&&...) { CHECK(error); });
   }
-}
-
-TEST_CASE("room in a write queue, and its end, take every completion token, and can be cancelled") {
-  Loopback loop;
-  loop.connect(StreamUrl::Scheme::tcp);
-  const std::shared_ptr<MessageStream> stream(std::move(loop.server));
-  WriteQueue queue(stream, 1 << 20, std::chrono::milliseconds(5000));
-  check_completion_tokens(loop.context, [&]<class Token>(Token&& token) {
-    queue.push(text_message("a"));
-    return queue.async_flushed(std::forward<Token>(token));
-  });
-  check_completion_tokens(loop.context, [&]<class Token>(Token&& token) { return queue.async_room(std::forward<Token>(token)); });
-  while (queue.has_room()) queue.push(binary_message(std::string(1 << 20, 'x')));
-  check_cancellation(loop.context, [&](auto handler) { queue.async_room(std::move(handler)); }, aborted);
-  check_cancellation(loop.context, [&](auto handler) { queue.async_flushed(std::move(handler)); }, aborted);
 }
 
 TEST_CASE("streams of bytes take every completion token, and a read can be cancelled") {
