@@ -45,8 +45,8 @@ struct Sum {
   }
 };
 
-/// As many windows as fill whole vectors, where their elements come apart in registers: side by side, or windows of 2 to 4 that fill their row. The
-/// number of windows done.
+/// As many windows as fill whole vectors, where their elements come apart in registers: side by side, every second element, or windows of 3 or 4 that
+/// fill their row. The number of windows done.
 template <class T, class F>
 HWY_INLINE std::int64_t WholeVectors(const WindowCall<T>& call, T* out, F f) {
   const hn::ScalableTag<T> d;
@@ -61,14 +61,26 @@ HWY_INLINE std::int64_t WholeVectors(const WindowCall<T>& call, T* out, F f) {
     }
     return i;
   }
-  if (call.kernel != call.stride || (call.dilation != 1 && call.kernel > 1)) return 0;
+  if (call.dilation != 1 && call.kernel > 1) return 0;
   V first, second, third, fourth;
   if (call.stride == 2) {
-    for (; i + lanes <= call.count; i += lanes) {
-      hn::LoadInterleaved2(d, call.from + 2 * i, first, second);
-      hn::StoreU(f(first, second), d, out + i);
+    // Elements are loaded in pairs: the pair of the last element of a window ends beyond it.
+    const bool odd = call.kernel % 2 != 0;
+    for (; i + lanes + (odd ? 1 : 0) <= call.count; i += lanes) {
+      const T* const from = call.from + 2 * i;
+      hn::LoadInterleaved2(d, from, first, second);
+      V total = call.kernel > 1 ? f(first, second) : first;
+      for (std::int64_t tap = 2; tap < call.kernel; tap += 2) {
+        hn::LoadInterleaved2(d, from + tap, first, second);
+        total = f(total, first);
+        if (tap + 1 < call.kernel) total = f(total, second);
+      }
+      hn::StoreU(total, d, out + i);
     }
-  } else if (call.stride == 3) {
+    return i;
+  }
+  if (call.kernel != call.stride) return 0;
+  if (call.stride == 3) {
     for (; i + lanes <= call.count; i += lanes) {
       hn::LoadInterleaved3(d, call.from + 3 * i, first, second, third);
       hn::StoreU(f(f(first, second), third), d, out + i);

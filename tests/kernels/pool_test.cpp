@@ -84,7 +84,7 @@ TEST_CASE("windows of up to three axes have the bits of folds one element after 
       switch (random.between(0, 3)) {
         case 0: break;  // a window of one element
         case 1: form.kernel = form.stride = random.between(1, 5); break;
-        default: form = {random.between(1, 4), random.between(1, 5), random.between(1, 3), random.between(0, 2), random.between(0, 2)};
+        default: form = {random.between(1, 7), random.between(1, 5), random.between(1, 3), random.between(0, 2), random.between(0, 2)};
       }
       desc.axes.push_back(form);
     }
