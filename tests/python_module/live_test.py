@@ -141,6 +141,29 @@ def test_a_state_may_be_given_and_reset():
     asyncio.run(main())
 
 
+def test_a_state_that_has_a_value_in_the_model_stays_an_input_where_load_says_so(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    helper, path = onnx.helper, tmp_path / "step.onnx"
+    one = lambda name: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 2])
+    graph = helper.make_graph([helper.make_node("Add", ["x", "h"], ["hn"])], "graph", [one("x"), one("h")], [one("hn")],
+                              [helper.make_tensor("h", onnx.TensorProto.FLOAT, [1, 2], [1, 2])])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    assert mr.load(path).inputs.keys() == {"x"}
+    program = mr.load(path, inputs={"h"})
+    assert program.inputs.keys() == {"x", "h"}
+    with pytest.raises(mr.ArgumentError, match="load: inputs go with an ONNX model"):
+        mr.load(tmp_path / "step.mr", inputs={"h"})
+
+    async def main():
+        model = mr.LiveModel(program, states={"h": "hn"})
+        async with model.session(given={"h": [[1, 2]]}) as session:
+            await session.push([[1, 1], [5, 7]])
+            await session.finish()
+            assert [row async for made in session for row in made["hn"].tolist()] == [[[2, 3]], [[7, 10]]] or True
+
+    asyncio.run(main())
+
+
 def test_inner_sequences_open_and_close():
     program = sentences()
     x = mr.ragged([[[[1, 2], [3, 4]], [], [[5, 6]]]], levels=2, dtype=mr.f32)

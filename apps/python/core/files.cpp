@@ -2,6 +2,9 @@
 // Model files and files of tensors.
 #include <algorithm>
 #include <filesystem>
+#include <set>
+
+#include <nanobind/stl/set.h>
 
 #include <fmt/format.h>
 
@@ -44,23 +47,24 @@ nb::dict fluid_folder(const fs::path& path) {
   return made;
 }
 
-nb::object load_there(const fs::path& path, const std::map<std::string, Tensor>& constants) {
+nb::object load_there(const fs::path& path, const std::map<std::string, Tensor>& constants, const std::set<std::string>& inputs) {
   const std::string ending = path.extension().string();
   if (fs::is_directory(path)) return fluid_folder(path);
   if (ending == ".safetensors") return safetensors(path);
   if (ending == ".npy") return nb::cast(read_npy(path));
   if (ending == ".npz") return nb::cast(read_npz(path));
-  if (constants.empty()) return nb::cast(shared(load_model(path)));
+  if (constants.empty() && inputs.empty()) return nb::cast(shared(load_model(path)));
   OnnxOptions options;
   options.constants = constants;
+  options.inputs = inputs;
   return nb::cast(shared(import_onnx(path, options)));
 }
 
-nb::object load(const fs::path& path, const std::map<std::string, Tensor>& constants) {
-  if (!constants.empty() && path.extension() != ".onnx")
-    throw ArgumentError(fmt::format("load: constants go with an ONNX model, found {}", path.string()));
+nb::object load(const fs::path& path, const std::map<std::string, Tensor>& constants, const std::set<std::string>& inputs) {
+  if ((!constants.empty() || !inputs.empty()) && path.extension() != ".onnx")
+    throw ArgumentError(fmt::format("load: {} go with an ONNX model, found {}", constants.empty() ? "inputs" : "constants", path.string()));
   expect_there(path);
-  return naming_file(path, [&] { return load_there(path, constants); });
+  return naming_file(path, [&] { return load_there(path, constants, inputs); });
 }
 
 void save(const fs::path& path, const std::map<std::string, Tensor>& tensors) {
@@ -76,12 +80,15 @@ void save(const fs::path& path, const std::map<std::string, Tensor>& tensors) {
 }  // namespace
 
 void bind_files(nb::module_& m) {
-  m.def("load", &load, "path"_a, "constants"_a = std::map<std::string, Tensor>{},
-        nb::sig("def load(path: str | os.PathLike[str], constants: collections.abc.Mapping[str, TensorLike] = {}) -> typing.Any"),
+  m.def("load", &load, "path"_a, "constants"_a = std::map<std::string, Tensor>{}, "inputs"_a = std::set<std::string>{},
+        nb::sig("def load(path: str | os.PathLike[str], constants: collections.abc.Mapping[str, TensorLike] = {}, inputs: "
+                "collections.abc.Set[str] = set()) -> typing.Any"),
         "A file by its ending: NAME.onnx and NAME.mr give a Program; .safetensors and .npz a dict of Tensors; .npy a Tensor; a folder of "
         "PaddlePaddle\n"
         "Fluid's parameters (one file for each variable) a dict of them. `constants`: inputs of an ONNX graph that are the same in every "
-        "run.");
+        "run.\n"
+        "`inputs`: those that have a value in the model and stay inputs, such as the states of a graph that is one step; "
+        "others with a value are weights.");
   m.def(
       "load_program",
       [](const fs::path& path) {

@@ -15,6 +15,7 @@
 #include "runtime/loops/cpu_fused/fused_cells.h"
 #include "support/central_difference.h"
 #include "support/random_lod.h"
+#include "support/sanitized.h"
 #include "support/with_gradients.h"
 
 using namespace millrace;
@@ -111,7 +112,7 @@ std::vector<LayerCase> layer_cases() {
   for (const char* name : {"lstm", "gru", "rnn"})
     for (const std::size_t layers : {std::size_t{1}, std::size_t{2}})
       for (const Direction direction : {Direction::forward, Direction::reverse, Direction::bidirectional})
-        all.push_back({name, layers, direction});
+        if (!sanitized || direction == Direction::bidirectional) all.push_back({name, layers, direction});  // which has both others
   all.push_back({"lstm", 1, Direction::forward, 2});
   all.push_back({"lstm", 2, Direction::bidirectional, 2});
   return all;
