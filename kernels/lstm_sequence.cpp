@@ -29,6 +29,7 @@ struct LstmSequencePlan::Schedules {
     std::int64_t sequences;
     int reserved;
     bool registers;
+    int beside;
     LstmSchedule schedule;
   };
   static constexpr std::size_t most = 8;
@@ -36,11 +37,11 @@ struct LstmSequencePlan::Schedules {
   std::deque<Known> known;  // the last used first
 };
 
-LstmSchedule LstmSequencePlan::schedule(std::int64_t sequences, int reserved, bool registers) const {
+LstmSchedule LstmSequencePlan::schedule(std::int64_t sequences, int reserved, bool registers, int beside) const {
   const std::lock_guard lock(schedules_->mutex);
   std::deque<Schedules::Known>& known = schedules_->known;
   const auto found = std::find_if(known.begin(), known.end(), [&](const Schedules::Known& one) {
-    return one.sequences == sequences && one.reserved == reserved && one.registers == registers;
+    return one.sequences == sequences && one.reserved == reserved && one.registers == registers && one.beside == beside;
   });
   if (found != known.end()) {
     std::rotate(known.begin(), found, found + 1);
@@ -48,7 +49,7 @@ LstmSchedule LstmSequencePlan::schedule(std::int64_t sequences, int reserved, bo
   }
   LstmLimits limits = limits_;
   limits.registers = limits.registers && registers;
-  known.push_front({sequences, reserved, registers, schedule_lstm(desc_, sequences, limits.without(reserved))});
+  known.push_front({sequences, reserved, registers, beside, schedule_lstm(desc_, sequences, limits.without(reserved), beside)});
   if (known.size() > Schedules::most) known.pop_back();
   return known.front().schedule;
 }

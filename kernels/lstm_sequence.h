@@ -25,6 +25,8 @@ struct LstmLimits {
 
   /// With so many multiprocessors left to others; one stays.
   LstmLimits without(int reserved) const;
+  /// The share of one of so many that run at the same time; one multiprocessor at least.
+  LstmLimits share(int among) const;
 };
 /// The limits of the device of `place`, without `tf32`. PlaceError unless it is a CUDA device; UnsupportedError in a build without CUDA.
 LstmLimits lstm_limits(const Place& place, DType dtype);
@@ -51,8 +53,9 @@ struct LstmSchedule {
 
   std::string to_string() const;
 };
-/// The schedule with the least estimated time for so many rows. UnsupportedError when not one block's work fits.
-LstmSchedule schedule_lstm(const LstmDesc& desc, std::int64_t rows, const LstmLimits& limits);
+/// The schedule with the least estimated time for so many rows. UnsupportedError when not one block's work fits. `beside`: so many such sequences may run
+/// at the same time, this one included: the least time of them all, side by side, each with its share, or as many at once as there is room for.
+LstmSchedule schedule_lstm(const LstmDesc& desc, std::int64_t rows, const LstmLimits& limits, int beside = 1);
 /// ArgumentError when the numbers do not fit each other, or the limits.
 void check_schedule(const LstmSchedule& schedule, const LstmDesc& desc, const LstmLimits& limits, std::int64_t rows);
 
@@ -64,9 +67,9 @@ class LstmSequencePlan {
   const LstmDesc& desc() const noexcept { return desc_; }
   const Place& place() const noexcept { return place_; }
   const LstmLimits& limits() const noexcept { return limits_; }
-  /// The schedule of so many sequences within `limits()`, less multiprocessors that are reserved, with weights in registers or not. The last few are
+  /// The schedule of so many sequences within `limits()`, less multiprocessors that are reserved, with weights in registers or not, of `beside` at the same time. The last few are
   /// remembered: a choice costs as much host time as three launches. Of a plan that `make_lstm_sequence` made. Thread-safe.
-  LstmSchedule schedule(std::int64_t sequences, int reserved = 0, bool registers = true) const;
+  LstmSchedule schedule(std::int64_t sequences, int reserved = 0, bool registers = true, int beside = 1) const;
 
  private:
   friend LstmSequencePlan make_lstm_sequence(const LstmDesc& desc, const Place& place, bool tf32);

@@ -204,7 +204,27 @@ LstmLimits LstmLimits::without(int reserved) const {
   return left;
 }
 
-LstmSchedule schedule_lstm(const LstmDesc& desc, std::int64_t rows, const LstmLimits& limits) {
+LstmLimits LstmLimits::share(int among) const {
+  LstmLimits part = *this;
+  part.multiprocessors = std::max(1, multiprocessors / among);
+  for (auto& [blocks, most] : part.clusters) most = std::min(most / among, part.multiprocessors / blocks);
+  std::erase_if(part.clusters, [](const auto& one) { return one.second < 1; });
+  return part;
+}
+
+namespace {
+
+/// Sequences of such a schedule that run at once.
+int at_once(const LstmSchedule& schedule, const LstmLimits& limits) {
+  int room = limits.multiprocessors / schedule.blocks;
+  if (schedule.group == Group::cluster)
+    for (const auto& [blocks, most] : limits.clusters)
+      if (blocks == schedule.blocks) room = most;
+  return std::max(1, room / schedule.groups);
+}
+
+/// Alone.
+LstmSchedule schedule_one(const LstmDesc& desc, std::int64_t rows, const LstmLimits& limits) {
   const Work work(desc, rows, limits);
   const std::vector<LstmSchedule> all = candidates(work, limits);
   if (all.empty())
@@ -227,6 +247,19 @@ LstmSchedule schedule_lstm(const LstmDesc& desc, std::int64_t rows, const LstmLi
     for (const LstmSchedule& one : all)
       if (one.group == group && (other == nullptr || cheaper(one, *other))) other = &one;
     if (group != best.group && other != nullptr) best.reason += fmt::format(", by {} {:.0f}", name_of(group), other->step_ns);
+  }
+  return best;
+}
+
+}  // namespace
+
+LstmSchedule schedule_lstm(const LstmDesc& desc, std::int64_t rows, const LstmLimits& limits, int beside) {
+  LstmSchedule best = schedule_one(desc, rows, limits);
+  const auto time = [&](const LstmSchedule& one) { return static_cast<double>(lstm_pieces(beside, at_once(one, limits))) * one.step_ns; };
+  constexpr int most_shares = 8;
+  for (int among = 2; among <= std::min(beside, most_shares); ++among) {
+    LstmSchedule other = schedule_one(desc, rows, limits.share(among));
+    if (time(other) < time(best)) best = std::move(other);
   }
   return best;
 }

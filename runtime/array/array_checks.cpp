@@ -2,6 +2,7 @@
 // The descriptions and the refusals of a TensorArray.
 #include <millrace/runtime/array/array_core.h>
 
+#include <algorithm>
 #include <utility>
 
 #include <millrace/runtime/array/errors.h>
@@ -65,7 +66,7 @@ void ArrayCore::check_write(std::int64_t index, const LoDTensor& value) const {
   for (const ArrayWaiter* other = parked_; other != nullptr; other = other->next_) parked = parked || other->index == index;
   if (!written && !parked && index >= base_) return;
   const std::string first = index < base_                             ? "a value that has left"
-                            : filled_ != nullptr                      ? filled_->slot(index).to_string()
+                            : is_of_fill(index)                       ? filled_->slot(index).to_string()
                             : parked || slots_.at(index).readings > 0 ? "a value"
                                                                       : slots_.at(index).value.to_string();
   throw WrittenTwiceError(slot_text(index) + ": already written with " + first + ", found a second write of " + value.to_string() +
@@ -92,6 +93,7 @@ void ArrayCore::check_value(std::int64_t index, const LoDTensor& value) {
 
 void ArrayCore::check_fill(const FilledSlots& slots) {
   if (kind_ != Kind::fixed) throw ArgumentError(text() + ": only a fixed array is filled at once");
+  if (filled_ != nullptr) check_write(0, LoDTensor(filled_->whole));
   if (std::cmp_not_equal(slots.offsets.size(), limit_ + 1) || slots.whole.rank() == 0 || slots.offsets.back() != slots.whole.dim(0))
     throw ShapeError(text() + ": expected rows for each slot, found " + slots.whole.to_string());
   for (std::int64_t index = 0; index < limit_; ++index) {
@@ -103,6 +105,15 @@ void ArrayCore::check_fill(const FilledSlots& slots) {
     check_write(index, value);
     check_value(index, value);
   }
+}
+
+/// Slots from `issued_` up to `slots` are written by this.
+void ArrayCore::check_issue(std::int64_t slots) const {
+  if (slots < std::max<std::int64_t>(issued_, std::min<std::int64_t>(limit_, 1)) || slots > limit_)
+    throw ArgumentError(text() + ": expected more than " + std::to_string(issued_) +
+                        " slots to be issued, and no more than it has, found " + std::to_string(slots));
+  for (auto at = slots_.lower_bound(issued_); at != slots_.end() && at->first < slots; ++at)
+    if (at->second.written) check_write(at->first, at->second.value);
 }
 
 void ArrayCore::check_rows(std::int64_t index, const LoDTensor& value) const {

@@ -101,7 +101,7 @@ ArrayCore::~ArrayCore() = default;
 // ---- State ----------------------------------------------------------------------------------------------------------
 
 bool ArrayCore::is_written(std::int64_t index) const {
-  if (filled_ != nullptr) return index >= 0 && index < limit_;
+  if (is_of_fill(index)) return true;
   const auto at = slots_.find(index);
   return at != slots_.end() && at->second.written;
 }
@@ -128,7 +128,7 @@ SlotState ArrayCore::state(std::int64_t index) const {
 std::optional<LoDTensor> ArrayCore::peek(std::int64_t index) const {
   const std::lock_guard lock(mutex_);
   if (!is_written(index) || kind_ == Kind::window) return std::nullopt;
-  if (filled_ != nullptr) return LoDTensor(filled_->slot(index));
+  if (is_of_fill(index)) return LoDTensor(filled_->slot(index));
   return slots_.at(index).value;
 }
 
@@ -189,7 +189,7 @@ std::exception_ptr ArrayCore::failure_of(std::int64_t index, const TaskInfo* who
 LoDTensor ArrayCore::take(std::int64_t index, const TaskInfo* who) {
   Wakeups wakeups;
   const std::lock_guard lock(mutex_);
-  if (filled_ != nullptr && is_written(index)) return LoDTensor(filled_->slot(index));
+  if (is_of_fill(index)) return LoDTensor(filled_->slot(index));
   const auto at = slots_.find(index);
   if (index < base_ || (at != slots_.end() && kind_ == Kind::window && at->second.readings >= readers_))
     throw WindowError(slot_text(index) + " was already read " + std::to_string(readers_) +
@@ -245,14 +245,30 @@ bool ArrayCore::write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, 
   return false;
 }
 
-void ArrayCore::fill(FilledSlots slots) {
+void ArrayCore::fill(FilledSlots slots, std::int64_t issued) {
   Wakeups wakeups;
   const std::lock_guard lock(mutex_);
   check_fill(slots);
-  slots.whole.storage()->freeze();
+  check_issue(issued);
   filled_ = std::make_shared<const FilledSlots>(std::move(slots));
-  for (auto& [index, slot] : slots_) wake_slot(slot, wakeups);
-  slots_.clear();
+  issued_ = issued;
+  wake_issued(wakeups);
+}
+
+void ArrayCore::issue(std::int64_t slots) {
+  Wakeups wakeups;
+  const std::lock_guard lock(mutex_);
+  if (filled_ == nullptr) throw ArgumentError(text() + ": expected begin_fill before issue");
+  check_issue(slots);
+  issued_ = slots;
+  wake_issued(wakeups);
+}
+
+void ArrayCore::wake_issued(Wakeups& wakeups) {
+  if (issued_ == limit_) filled_->whole.storage()->freeze();  // until then its kernels write it
+  const auto end = slots_.lower_bound(issued_);
+  for (auto at = slots_.begin(); at != end; ++at) wake_slot(at->second, wakeups);
+  slots_.erase(slots_.begin(), end);
   advance_watermark(wakeups);
 }
 
@@ -263,7 +279,17 @@ bool ArrayCore::untouched() const {
 
 std::shared_ptr<const FilledSlots> ArrayCore::filled() const {
   const std::lock_guard lock(mutex_);
+  return issued_ == limit_ ? filled_ : nullptr;
+}
+
+std::shared_ptr<const FilledSlots> ArrayCore::filling() const {
+  const std::lock_guard lock(mutex_);
   return filled_;
+}
+
+std::int64_t ArrayCore::issued() const {
+  const std::lock_guard lock(mutex_);
+  return issued_;
 }
 
 void ArrayCore::place(std::int64_t index, LoDTensor value, Wakeups& wakeups) {
@@ -472,7 +498,7 @@ std::shared_ptr<Timeline> ArrayCore::watermark() {
   Wakeups wakeups;
   const std::lock_guard lock(mutex_);
   if (kind_ == Kind::window) throw UnsupportedError(text() + ": a window has no watermark: its slots leave");
-  if (watermark_ == nullptr && filled_ != nullptr && filled_->watermark != nullptr) return filled_->watermark;
+  if (watermark_ == nullptr && filled_ != nullptr && issued_ == limit_ && filled_->watermark != nullptr) return filled_->watermark;
   if (watermark_ == nullptr) {
     watermark_ = std::make_shared<Timeline>();
     if (closed_ || failed_ || !orphaned_by_.empty())
@@ -487,7 +513,7 @@ void ArrayCore::advance_watermark(Wakeups& wakeups) {
   if (watermark_ == nullptr || mark_at_->armed) return;
   for (;;) {
     if (!is_written(marked_)) return;
-    const Point ready = filled_ != nullptr ? filled_->slot(marked_).ready() : slots_.at(marked_).value.ready();
+    const Point ready = is_of_fill(marked_) ? filled_->slot(marked_).ready() : slots_.at(marked_).value.ready();
     mark_at_->armed = mark_at_->arm(ready);
     if (mark_at_->armed) return;
     if (const std::exception_ptr error = ready.error()) return wakeups.mark_failed(watermark_, error);

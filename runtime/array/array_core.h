@@ -110,10 +110,12 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   /// Writes slot `index`, or, with `append`, the one behind the highest written. True: placed. False: the window is full and the value is
   /// parked in `waiter`; or the window is a rendezvous (capacity 0), whose write waits until the slot was read.
   bool write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, WriterEntry* writer);
-  /// Writes all slots of a fixed array at once, none of which was written before. Errors as of `write`.
-  void fill(FilledSlots slots);
-  /// The tensor given to `fill`; null when the slots were written one by one.
+  /// The contracts of TensorArray::fill, begin_fill and issue.
+  void fill(FilledSlots slots, std::int64_t issued);
+  void issue(std::int64_t slots);
   std::shared_ptr<const FilledSlots> filled() const;
+  std::shared_ptr<const FilledSlots> filling() const;
+  std::int64_t issued() const;
   bool untouched() const;
   /// A parked write without a waiter: its slot fails.
   void drop(ArrayWaiter& waiter) noexcept;
@@ -160,6 +162,8 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   class AtPoint;
 
   bool is_written(std::int64_t index) const;
+  bool is_of_fill(std::int64_t index) const { return index >= 0 && index < issued_; }
+  void wake_issued(Wakeups& wakeups);
   std::string text() const;
   std::string slot_text(std::int64_t index) const;
   bool is_decided(std::int64_t index) const;
@@ -168,6 +172,7 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   void check_write(std::int64_t index, const LoDTensor& value) const;
   void check_value(std::int64_t index, const LoDTensor& value);
   void check_fill(const FilledSlots& slots);
+  void check_issue(std::int64_t slots) const;
   void check_rows(std::int64_t index, const LoDTensor& value) const;
   /// Slots of a window that may be written and unread at once.
   std::int64_t room() const noexcept { return limit_ == 0 ? 1 : limit_; }
@@ -189,8 +194,9 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   std::string name_ = "array";
   std::map<std::int64_t, Slot> slots_;
   std::shared_ptr<const FilledSlots> filled_;
-  std::int64_t size_ = 0;  // growable, window: one past the highest slot written or parked
-  std::int64_t base_ = 0;  // window: the first slot that has not left it
+  std::int64_t issued_ = 0;  // slots of `filled_` that are written; others may be written one by one
+  std::int64_t size_ = 0;    // growable, window: one past the highest slot written or parked
+  std::int64_t base_ = 0;    // window: the first slot that has not left it
   int readers_ = 1;
   bool closed_ = false;
   std::exception_ptr failed_;

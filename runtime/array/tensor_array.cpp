@@ -42,7 +42,7 @@ TensorArray TensorArray::window(std::int64_t capacity, int readers) {
 void TensorArray::fill_items(Tensor items) const {
   std::vector<std::int64_t> offsets(static_cast<std::size_t>(items.dim(0)) + 1);
   std::iota(offsets.begin(), offsets.end(), std::int64_t{0});
-  core_->fill({std::move(items), std::move(offsets), true, nullptr});
+  core_->fill({std::move(items), std::move(offsets), true, nullptr}, core_->capacity());
 }
 
 TensorArray TensorArray::unstack(const Tensor& x, int axis) {
@@ -127,6 +127,7 @@ task<std::vector<SlotValue>> TensorArray::values_of(TensorArray array) {
 
 task<std::shared_ptr<const detail::FilledSlots>> TensorArray::filled_of(TensorArray array) {
   if (array.is_fixed() && array.size() > 0) co_await array.read(0);
+  if (array.filling()) co_await array.read(array.size() - 1);
   co_return array.filled();
 }
 

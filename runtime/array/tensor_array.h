@@ -114,15 +114,26 @@ class TensorArray {
   /// a slot; none may be written already. With `watermark`, which the kernel raises that makes contiguous `rows`, slot t is ready at
   /// (watermark, t + 1).
   void fill(Tensor rows, std::vector<std::int64_t> offsets, std::shared_ptr<Watermark> watermark = nullptr) const {
-    core_->fill({std::move(rows), std::move(offsets), false, std::move(watermark)});
+    core_->fill({std::move(rows), std::move(offsets), false, std::move(watermark)}, core_->capacity());
   }
+  /// As `fill`, of which the first `slots`, one at least, are written now and others by `issue`: work is enqueued for them piece by piece, and
+  /// their readers enqueue theirs meanwhile. Slots that are not issued may be written one by one instead. Nobody but that work writes to
+  /// `rows`. ArgumentError for a number of slots that the array does not have.
+  void begin_fill(Tensor rows, std::vector<std::int64_t> offsets, std::shared_ptr<Watermark> watermark, std::int64_t slots) const {
+    core_->fill({std::move(rows), std::move(offsets), false, std::move(watermark)}, slots);
+  }
+  /// The first `slots` of a fill that was begun are written: no fewer than before. ArgumentError, WrittenTwiceError.
+  void issue(std::int64_t slots) const { core_->issue(slots); }
   /// Writes all slots of a fixed array at once, as `fill`: slot t is item t along axis 0 of `items`, which has as many as the array has slots.
   void fill_items(Tensor items) const;
   /// All slots of an array that was filled, or made by `unpack` or `unstack` (axis 0), as one value; null for others.
   std::shared_ptr<const detail::FilledSlots> filled() const { return core_->filled(); }
+  /// The same from `begin_fill` on: the first `issued()` slots of it are written.
+  std::shared_ptr<const detail::FilledSlots> filling() const { return core_->filling(); }
+  std::int64_t issued() const { return core_->issued(); }
   /// Whether no slot was written yet, and none is waited for.
   bool untouched() const { return core_->untouched(); }
-  /// The same once slot 0 is issued: an array that is filled is filled all at once. Null for arrays of no fixed size.
+  /// The same once slot 0 is issued, or all slots of a fill that was begun. Null for arrays of no fixed size.
   task<std::shared_ptr<const detail::FilledSlots>> once_filled() const { return filled_of(*this); }
   /// Memory for slot `index`, to be written in place and then given to `write`, which neither copies it nor takes it for foreign. Of a
   /// fixed array it is part of one slab, sized by the order or by the first call; else, or when it does not fit there, it is memory of its

@@ -127,7 +127,10 @@ task<void> run_stages(const std::vector<std::unique_ptr<LoopRun>>* runs, LoopSta
     while (stages->advance(end)) {
       const Point done = first->position();
       if (on_host) co_await until_done(done);
-      if (!on_host && passes) co_await this_task::checkpoint();
+      if (!on_host && passes) {
+        co_await this_task::yield();  // to the loops that read its slots
+        co_await this_task::checkpoint();
+      }
     }
     for (const auto& run : *runs) run->publish();
     if (first->iterations_done() == begin) co_return;

@@ -45,6 +45,8 @@ std::unique_ptr<LoopRun> LoopBackend::prepare(LoopOperands operands, StreamRef s
   }
 }
 
+bool LoopBackend::begins_early(const TensorArray&, const LoopOperands::Slots&, std::int64_t) const { return false; }
+
 bool LoopBackend::runs_beside(const LoopBackend&) const noexcept { return false; }
 
 bool LoopBackend::gains_from_others(const LoopRun&, int) const { return false; }

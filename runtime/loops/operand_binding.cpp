@@ -46,13 +46,18 @@ std::optional<DDim> extents(const ConcurrentRuns& concurrent, const StackedView&
 }
 
 /// Slots that come from elsewhere. One that does not come, the loop reports better iteration by iteration.
-task<void> all_slots(TensorArray array, LoopOperands::Slots slots, std::int64_t iterations) {
+task<void> all_slots(const LoopBackend* backend, TensorArray array, LoopOperands::Slots slots, std::int64_t iterations) {
   if (!array.is_fixed()) co_return;
   // Many arrays are filled at once, and then one slot stands for all.
   if (iterations > 1 && slots.first >= 0 && slots.first < array.size()) {
     std::vector<std::pair<TensorArray, std::int64_t>> first{{array, slots.first}};
     const bool there = co_await await_slots(std::move(first));
-    if (!there || array.filled()) co_return;
+    if (!there || array.filled() || backend->begins_early(array, slots, iterations)) co_return;
+    if (array.filling()) {
+      std::vector<std::pair<TensorArray, std::int64_t>> last{{array, array.size() - 1}};
+      co_await await_slots(std::move(last));
+      if (array.filled()) co_return;
+    }
   }
   std::vector<std::pair<TensorArray, std::int64_t>> wanted;
   for (std::int64_t iteration = 0; iteration < iterations; ++iteration) {
@@ -105,7 +110,8 @@ task<bool> await_slots(std::vector<std::pair<TensorArray, std::int64_t>> slots) 
 }
 
 OperandBinding::OperandBinding(LoopBackend& backend, LoopValues& values, ConcurrentRuns concurrent, StreamRef stream)
-    : form_(*backend.form()),
+    : backend_(backend),
+      form_(*backend.form()),
       values_(values),
       concurrent_(concurrent),
       stream_(stream),
@@ -275,7 +281,7 @@ task<void> OperandBinding::await_missing() {
     co_await ready(there);
   }
   if (const MissingSlots* const slots = std::get_if<MissingSlots>(&missing_)) {
-    co_await all_slots(slots->array, slots->slots, slots->iterations);
+    co_await all_slots(&backend_, slots->array, slots->slots, slots->iterations);
     awaited_[slots->input] = true;
   }
 }

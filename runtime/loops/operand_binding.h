@@ -23,7 +23,7 @@ struct ConcurrentRuns {
 };
 
 /// The operands that `backend`, whose `form` is not null, needs to run its loop once: on the host they must be ready (of slots that arrive, the
-/// first one), on a device issued. The operands of the loop were made before it, and no task waits for the slots that it writes: waiting is
+/// first one), on a device issued (of an array that is being filled, the first one where the backend says so). The operands of the loop were made before it, and no task waits for the slots that it writes: waiting is
 /// safe. `backend` and `values` must outlive this.
 class OperandBinding {
  public:
@@ -52,6 +52,7 @@ class OperandBinding {
   const Value* compute(VarId var);
   bool reached(const Point& point);
 
+  const LoopBackend& backend_;
   const LoopForm& form_;
   LoopValues& values_;
   ConcurrentRuns concurrent_;

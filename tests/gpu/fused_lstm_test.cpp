@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <map>
 
 #include <millrace/runtime/builder/array_var.h>
 #include <millrace/runtime/builder/dynamic_rnn.h>
@@ -346,6 +347,45 @@ TEST_CASE("a layer on another stream of the device works on a step while the ker
     overlapping += first < last ? 1 : 0;
   }
   CHECK(overlapping == wanted);
+}
+
+TEST_CASE("the layers of a stack enqueue their runs of iterations by turns, each as soon as the layer before it has") {
+  const auto device = make_device(Place::parse(test_place()), 1, 4);
+  constexpr std::int64_t iterations = 600, hidden = 8;
+  Random random(3);
+  std::vector<layers::LstmWeights> weights{random_lstm_weights(random, DType::f32, 3, hidden)};
+  while (weights.size() < 4) weights.push_back(random_lstm_weights(random, DType::f32, hidden, hidden));
+  Program program;
+  {
+    const Guard guard(program);
+    const Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}, 1));
+    build::output("y", layers::lstm({x}, weights).y);
+  }
+  Feeds feeds;
+  const LoD lod = LoD::from_lengths({{iterations, iterations / 2, 0, iterations}});
+  feeds.insert_or_assign("x", LoDTensor(random_of(random, DType::f32, DDim{lod.rows(), 3}), lod));
+  const Executable executable(program, device);
+  const RunResult expected = run_in(Backend::interpreted, program, feeds, device);
+  ThreadExecutor executor(1);
+  Tracer tracer;
+  RunOptions options;
+  options.backend = Backend::fused;
+  options.tracer = &tracer;
+  const RunResult result = sync_wait(executor, run(executable, feeds, options));
+  CHECK(result.fused_loops == 4);
+  CHECK(same_bits(result.value("y").tensor(), expected.value("y").tensor()));
+  std::map<std::string, std::vector<Tracer::Event>> by_layer;
+  for (const Tracer::Event& run : tracer.events("iterations")) by_layer[run.name.substr(0, run.name.find(','))].push_back(run);
+  // The first layer, whose input is there, is enqueued as a whole.
+  REQUIRE(by_layer.size() == 3);
+  std::vector<std::vector<Tracer::Event>> layers;
+  for (auto& [name, runs] : by_layer) layers.push_back(runs);
+  std::sort(layers.begin(), layers.end(), [](const auto& a, const auto& b) { return a.front().begin_ns < b.front().begin_ns; });
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    CHECK(layers[i].size() > 2);
+    if (i > 0) CHECK(layers[i].front().begin_ns < layers[i - 1].back().begin_ns);
+    if (i > 0) CHECK(layers[i].back().begin_ns > layers[i - 1].back().begin_ns);
+  }
 }
 
 TEST_CASE("a loop that is more than an LSTM cell between ops on rows says why it stays iteration by iteration on a device") {

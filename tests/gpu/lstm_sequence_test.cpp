@@ -492,6 +492,19 @@ TEST_CASE("a schedule keeps the weights on chip while they fit, and says what it
   INFO(slabs.reason);
   const std::int64_t units = (128 + slabs.blocks - 1) / slabs.blocks;
   CHECK(units * ((slabs.staged + slabs.wide - 1) / slabs.wide) * slabs.ways >= slabs.warps / 2);
+  // Sequences that run at the same time share the device, where that takes less time than one behind the other.
+  for (const std::int64_t hidden : {128, 512, 1024, 2048})
+    for (const std::int64_t rows : {1, 16, 64, 256})
+      for (const int beside : {1, 2, 4, 24}) {
+        desc.hidden = hidden;
+        const LstmSchedule alone = schedule_lstm(desc, rows, h200), shared = schedule_lstm(desc, rows, h200, beside);
+        INFO(beside, " of ", shared.reason);
+        CHECK_NOTHROW(check_schedule(shared, desc, h200, rows));
+        CHECK(shared.step_ns >= alone.step_ns);
+        CHECK(shared.step_ns <= beside * alone.step_ns);
+        if (beside == 1) CHECK(shared.reason == alone.reason);
+        if (shared.reason != alone.reason) CHECK(shared.blocks * shared.groups <= 132 / 2);
+      }
   // Weights in registers, where the device and the cell have a kernel for it and shared memory takes what registers lack.
   LstmLimits registers = h200;
   registers.registers = true;

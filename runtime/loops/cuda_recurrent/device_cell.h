@@ -22,6 +22,7 @@ class DeviceCell {
 
   const LoopForm& form() const noexcept { return loop_.form(); }
   std::string to_string() const;
+  bool begins_early(const TensorArray&, const LoopOperands::Slots&, std::int64_t) const { return false; }
 
   /// A run of all iterations at once. UnsupportedError: the values do not fit. This must outlive the run. Slots that the kernel itself writes are
   /// ready step by step, behind the stream's watermark; others when it has ended.

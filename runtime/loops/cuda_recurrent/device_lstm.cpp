@@ -9,6 +9,7 @@
 #include <millrace/kernels/gather.h>
 #include <millrace/runtime/loops/cuda_recurrent/internal/whole_run.h>
 #include <millrace/tensor/copy.h>
+#include <millrace/tensor/multiprocessor_reserve.h>
 
 namespace millrace {
 
@@ -76,6 +77,12 @@ PackedLstmSequence DeviceLstm::packed(const Values& values, StreamRef stream) co
 void DeviceLstm::take_steps(LstmSequenceRows& sequence, const Values& values, StreamRef stream) const {
   sequence.projection = project(values, stream);
   if (loop_.live != no_var) sequence.live = contiguous(value(values, loop_.live), stream);
+}
+
+/// The loops of the group have the device at the same time. Rows count by eights, so that most numbers of them share what the plan remembers.
+LstmSchedule DeviceLstm::schedule(std::int64_t sequences) const {
+  const int reserved = reserved_multiprocessors(std::get<CudaPlace>(plan_->place()).index);
+  return plan_->schedule((sequences + 7) / 8 * 8, reserved, true, beside_);
 }
 
 /// The kernel's other operands; `y` and `c_steps`: rows that are there.
@@ -161,7 +168,8 @@ class DeviceLstm::Run final : public WholeRun {
     loop_.take_steps(sequence_, values, stream_);
     const PackedLstmSequence weights = loop_.packed_ ? *loop_.packed_ : loop_.packed(values, stream_);
     sequence_.watermark = loop_.watermark(rows_, stream_);
-    millrace::run(*loop_.plan_, weights, sequence_, stream_);
+    const LstmSchedule schedule = loop_.schedule(rows_.counts[0]);
+    millrace::run(*loop_.plan_, weights, sequence_, stream_, &schedule);
     values[loop.h_next] = sequence_.y;
     values[loop.h_made] = sequence_.y;
     if (loop.keeps_c) values[loop.c_next] = values[loop.c_made] = *sequence_.c_steps;
@@ -179,7 +187,8 @@ class DeviceLstm::Run final : public WholeRun {
 };
 
 std::unique_ptr<LoopRun> DeviceLstm::prepare(LoopOperands operands, StreamRef stream) const {
-  if (passes(operands)) return begin_passing(std::move(operands), stream);
+  for (std::size_t i = 0; i < operands.inputs.size(); ++i)
+    if (begins_early(operands.inputs[i], operands.read[i], operands.iterations)) return begin_passing(std::move(operands), stream);
   return std::make_unique<Run>(*this, std::move(operands), stream);
 }
 

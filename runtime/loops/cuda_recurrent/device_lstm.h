@@ -27,6 +27,8 @@ class DeviceLstm {
   const LoopForm& form() const noexcept { return loop_.form(); }
   std::string to_string() const;
 
+  /// Whether `prepare` gives a run that goes some iterations at a time, as slots of the array come: a kernel makes them, and says how far it is.
+  bool begins_early(const TensorArray& array, const LoopOperands::Slots& slots, std::int64_t iterations) const;
   /// A run of all iterations at once, or some iterations at a time where the inputs come from another kernel while it runs, which says by
   /// its watermark how far it is. UnsupportedError: the values do not fit (a slot that is not there yet, extents that differ). This must
   /// outlive the run. Slots that the kernel itself writes are ready step by step, behind the stream's watermark; others when it has ended.
@@ -38,13 +40,13 @@ class DeviceLstm {
   using Values = std::map<VarId, Tensor>;
   /// Whether the loop may go some iterations at a time: nothing stands behind the cell, and all that is written the cell makes.
   bool may_pass() const;
-  bool passes(const LoopOperands& operands) const;
   std::unique_ptr<LoopRun> begin_passing(LoopOperands operands, StreamRef stream) const;
   void run_piece(const LstmLoop::Piece& piece, const std::optional<StraightProgram>& program, Values& values) const;
   Tensor value(const Values& values, VarId var) const;
   bool of_cell(VarId var) const;
   std::shared_ptr<Watermark> watermark(const DeviceRows& rows, StreamRef stream) const;
   Tensor project(const Values& values, StreamRef stream) const;
+  LstmSchedule schedule(std::int64_t sequences) const;
   LstmSequenceRows sequence(const DeviceRows& rows, StreamRef stream, const std::optional<Tensor>& y = {},
                             const std::optional<Tensor>& c_steps = {}) const;
   void take_steps(LstmSequenceRows& sequence, const Values& values, StreamRef stream) const;

@@ -38,7 +38,7 @@ class DeviceLstm::PassingRun final : public LoopRun {
   std::int64_t issued(std::int64_t end) const;
   LstmSequenceRows rows_of(Values& values, std::int64_t end);
   bool enqueue(std::int64_t end);
-  void write(std::int64_t end, bool whole_arrays);
+  void write(std::int64_t end);
 
   const DeviceLstm& loop_;
   LoopOperands operands_;
@@ -47,8 +47,8 @@ class DeviceLstm::PassingRun final : public LoopRun {
   Values shared_;
   std::optional<PackedLstmSequence> weights_;  // of all runs of iterations
   LstmSequenceRows whole_;                     // all rows
-  bool at_once_ = false;                       // every slot was issued when the run began
-  std::shared_ptr<Watermark> marked_;          // of all iterations; where slots come while the run goes on, of the last run of iterations
+  bool filled_ = false;                        // every input is filled, or is being filled
+  std::shared_ptr<Watermark> marked_;          // of all iterations; where slots come one by one, of the last run of iterations
   std::int64_t done_ = 0;
   std::int64_t written_ = 0;
   bool failed_ = false;
@@ -60,18 +60,11 @@ bool DeviceLstm::may_pass() const {
   return !behind_ && std::all_of(outputs.begin(), outputs.end(), [this](VarId var) { return of_cell(var); });
 }
 
-bool DeviceLstm::passes(const LoopOperands& operands) const {
-  if (!may_pass() || operands.iterations <= 0) return false;
-  const auto comes = [&](std::size_t i) {
-    const std::int64_t first = operands.read[i].first;
-    const TensorArray& array = operands.inputs[i];
-    if (first < 0 || array.is_window() || first + operands.iterations > array.size()) return false;
-    const auto filled = array.filled();
-    return filled != nullptr && filled->watermark != nullptr && device_->stream_count() > 1;
-  };
-  for (std::size_t i = 0; i < operands.inputs.size(); ++i)
-    if (comes(i)) return true;
-  return false;
+bool DeviceLstm::begins_early(const TensorArray& array, const LoopOperands::Slots& slots, std::int64_t iterations) const {
+  if (!may_pass() || device_->stream_count() < 2 || iterations <= 0) return false;
+  if (slots.stride != 1 || slots.first < 0 || array.is_window() || slots.first + iterations > array.size()) return false;
+  const auto filling = array.filling();
+  return filling != nullptr && filling->watermark != nullptr;
 }
 
 std::unique_ptr<LoopRun> DeviceLstm::begin_passing(LoopOperands operands, StreamRef stream) const {
@@ -85,14 +78,16 @@ DeviceLstm::PassingRun::PassingRun(const DeviceLstm& of, LoopOperands given, Str
   const std::size_t before = operands_.inputs.size() + operands_.states.size();
   for (std::size_t i = 0; i < operands_.shared.size(); ++i) shared_[ports[before + i].var] = brought(operands_.shared[i], stream_);
   whole_ = loop_.sequence(rows_, stream_);
-  at_once_ = issued(operands_.iterations) == operands_.iterations;
-  if (at_once_) marked_ = loop_.watermark(rows_, stream_);
+  filled_ =
+      std::all_of(operands_.inputs.begin(), operands_.inputs.end(), [](const TensorArray& array) { return array.filling() != nullptr; }) ||
+      issued(operands_.iterations) == operands_.iterations;
+  if (filled_) marked_ = loop_.watermark(rows_, stream_);
 }
 
 std::int64_t DeviceLstm::PassingRun::stride() const {
   const LstmSequencePlan& plan = *loop_.plan_;
   const LstmDesc& desc = plan.desc();
-  const double step = std::max(1.0, plan.schedule(rows_.counts[0]).step_ns);
+  const double step = std::max(1.0, loop_.schedule(rows_.counts[0]).step_ns);
   const auto fetched = static_cast<double>(desc.hidden) * 4 * static_cast<double>(desc.hidden) * static_cast<double>(size_of(desc.dtype));
   const double cost = pass_ns + fetched / bytes_a_ns;
   // As if the loops of the group were one chain, in which each begins a run of iterations later than the one before it.
@@ -105,8 +100,8 @@ std::int64_t DeviceLstm::PassingRun::stride() const {
 std::int64_t DeviceLstm::PassingRun::issued(std::int64_t end) const {
   for (std::size_t i = 0; i < operands_.inputs.size(); ++i) {
     const TensorArray& array = operands_.inputs[i];
-    if (array.filled()) continue;
     std::int64_t iteration = done_;
+    if (array.filling()) iteration = std::max(iteration, array.issued() - operands_.read[i].first);
     while (iteration < end && array.peek(operands_.read[i].first + iteration)) ++iteration;
     end = std::min(end, iteration);
   }
@@ -138,7 +133,7 @@ LstmSequenceRows DeviceLstm::PassingRun::rows_of(Values& values, std::int64_t en
     made.c = made.c_out;
   }
   made.watermark = marked_;
-  made.steps_before = at_once_ ? done_ : 0;
+  made.steps_before = filled_ ? done_ : 0;
   return made;
 }
 
@@ -154,12 +149,13 @@ bool DeviceLstm::PassingRun::enqueue(std::int64_t end) {
   std::int64_t live = end;
   while (live > done_ && rows_.counts[at(live) - 1] == 0) --live;
   const bool seen = std::any_of(loop_.loop_.outputs().begin(), loop_.loop_.outputs().end(), [&](VarId var) { return loop_.of_cell(var); });
-  if (!at_once_) marked_ = seen && live > done_ ? stream_.watermark(static_cast<std::uint64_t>(live - done_)) : nullptr;
+  if (!filled_) marked_ = seen && live > done_ ? stream_.watermark(static_cast<std::uint64_t>(live - done_)) : nullptr;
   if (live > done_) {
     const LstmSequenceRows piece = rows_of(values, end);
-    millrace::run(*loop_.plan_, *weights_, piece, stream_);
+    const LstmSchedule schedule = loop_.schedule(rows_.counts[at(done_)]);
+    millrace::run(*loop_.plan_, *weights_, piece, stream_, &schedule);
   }
-  if (!at_once_) write(end, false);
+  write(end);
   done_ = end;
   return true;
 }
@@ -173,19 +169,23 @@ bool DeviceLstm::PassingRun::advance(std::int64_t end) {
   return enqueued;
 }
 
-/// The slots of the iterations from `written` on.
-void DeviceLstm::PassingRun::write(std::int64_t end, bool whole_arrays) {
+/// The slots of the iterations from `written` on. An array is filled as far as work is enqueued for it, so that the loop that reads it enqueues its own
+/// meanwhile: the device gets it in the order in which it can begin.
+void DeviceLstm::PassingRun::write(std::int64_t end) {
   for (std::size_t i = 0; i < operands_.outputs.size(); ++i) {
     const TensorArray& array = operands_.outputs[i];
     const std::int64_t first = operands_.written[i].first;
     const Tensor& made = loop_.loop_.outputs()[i] == loop_.loop_.h_next ? whole_.y : *whole_.c_steps;
-    if (whole_arrays && array.is_fixed() && first == 0 && array.size() == operands_.iterations) {
-      array.fill(made, rows_.offsets, marked_);
+    if (filled_ && array.is_fixed() && first == 0 && array.size() == operands_.iterations) {
+      if (written_ == 0)
+        array.begin_fill(made, rows_.offsets, marked_, end);
+      else
+        array.issue(end);
       continue;
     }
     for (std::int64_t iteration = written_; iteration < end; ++iteration) {
       const Tensor slot = made.rows(rows_.offsets[at(iteration)], rows_.offsets[at(iteration) + 1]);
-      const auto step = static_cast<std::uint64_t>(at_once_ ? iteration + 1 : iteration - written_ + 1);
+      const auto step = static_cast<std::uint64_t>(filled_ ? iteration + 1 : iteration - written_ + 1);
       const bool empty = slot.dim(0) == 0;
       array.write(first + iteration, LoDTensor(part_of(slot, empty ? Point() : marked_ ? Point(marked_, step) : made.ready())));
     }
@@ -193,9 +193,6 @@ void DeviceLstm::PassingRun::write(std::int64_t end, bool whole_arrays) {
   written_ = end;
 }
 
-std::vector<SlotValue> DeviceLstm::PassingRun::finish() {
-  if (written_ < done_) write(done_, done_ == iterations());
-  return loop_.last_states(rows_, whole_, done_, stream_);
-}
+std::vector<SlotValue> DeviceLstm::PassingRun::finish() { return loop_.last_states(rows_, whole_, done_, stream_); }
 
 }  // namespace millrace

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -205,7 +206,97 @@ TEST_CASE("a second write, a write after close and a mismatch are errors that na
   CHECK(contains(message_of([&] { array.write(1, range(1, 2)); }), "'outputs'"));
 }
 
+TEST_CASE("a fill that is issued piece by piece has its first slots, and the others may still be written one by one") {
+  const Tensor rows = range(6, 2);
+  const TensorArray array = TensorArray(3).named("outputs");
+  CHECK(array.filling() == nullptr);
+  CHECK_THROWS_AS(array.issue(1), ArgumentError);
+  for (const std::int64_t wrong : {0, 4}) CHECK_THROWS_AS(array.begin_fill(rows, {0, 1, 3, 6}, nullptr, wrong), ArgumentError);
+  CHECK_THROWS_AS(array.begin_fill(rows, {0, 1, 6}, nullptr, 1), ShapeError);
+  CHECK(array.untouched());
+  array.begin_fill(rows, {0, 1, 3, 6}, nullptr, 1);
+  CHECK(array.filled() == nullptr);
+  CHECK(array.filling()->whole.dims() == rows.dims());
+  CHECK(array.issued() == 1);
+  CHECK(array.peek(0)->dims() == DDim{1, 2});
+  CHECK(!array.peek(1));
+  CHECK(array.state(1) == SlotState::empty);
+  CHECK(contains(message_of([&] { array.write(0, range(1, 2)); }), "a slot is written once"));
+  CHECK_THROWS_AS(array.begin_fill(rows, {0, 1, 3, 6}, nullptr, 3), WrittenTwiceError);
+  CHECK_NOTHROW(rows.storage()->mark_written());
+  CHECK(!rows.storage()->frozen());
+
+  SUBCASE("all of them are issued") {
+    array.issue(2);
+    CHECK_THROWS_AS(array.issue(1), ArgumentError);
+    CHECK_THROWS_AS(array.issue(4), ArgumentError);
+    CHECK(array.peek(1)->dims() == DDim{2, 2});
+    array.issue(3);
+    CHECK(array.filled() == array.filling());
+    CHECK(rows.storage()->frozen());
+  }
+  SUBCASE("others are written") {
+    array.write(2, range(1, 2));
+    CHECK_THROWS_AS(array.issue(3), WrittenTwiceError);
+    array.issue(2);
+    CHECK(array.peek(2)->dims() == DDim{1, 2});
+    CHECK(array.filled() == nullptr);
+    CHECK(array.state(1) == SlotState::written);
+  }
+  SUBCASE("the others fail") {
+    array.close();
+    CHECK(array.state(0) == SlotState::written);
+    CHECK(array.state(1) == SlotState::failed);
+  }
+}
+
 // ---- Case 14: waiting ----
+
+task<void> fill_by_pieces(TensorArray array, std::vector<std::int64_t>* events) {
+  array.begin_fill(range(4, 1), {0, 1, 2, 3, 4}, nullptr, 2);
+  for (int i = 0; i < 3; ++i) co_await this_task::yield();
+  events->push_back(-1);
+  array.issue(3);
+  for (int i = 0; i < 3; ++i) co_await this_task::yield();
+  events->push_back(-2);
+  array.issue(4);
+}
+
+task<void> read_slot(TensorArray array, std::int64_t index, std::vector<std::int64_t>* events) {
+  SlotValue value = co_await array.read(index);
+  CHECK(value.tensor().to_vector<float>() == std::vector<float>{static_cast<float>(index)});
+  events->push_back(index);
+}
+
+task<void> await_all(TensorArray array, std::vector<std::int64_t>* events) {
+  const auto filled = co_await array.once_filled();
+  CHECK(filled != nullptr);
+  events->push_back(100);
+}
+
+task<void> readers_of_pieces(std::vector<std::int64_t>* events) {
+  TaskInfo& me = co_await this_task::info();
+  Scope scope(me);
+  const TensorArray array(4);
+  scope.spawn(await_all(array, events), "all");
+  for (std::int64_t slot = 3; slot >= 0; --slot) scope.spawn(read_slot(array, slot, events), "reader");
+  for (int i = 0; i < 3; ++i) co_await this_task::yield();
+  CHECK(events->empty());
+  scope.spawn(fill_by_pieces(array, events), "writer");
+  co_await scope.join();
+  CHECK(array.watermark(4).reached());
+}
+
+TEST_CASE("readers of slots go on as the fill is issued, and who wants the whole with the last of them") {
+  std::vector<std::int64_t> events;
+  run_fifo(readers_of_pieces(&events));
+  REQUIRE(events.size() == 7);
+  std::sort(events.begin(), events.begin() + 2);
+  CHECK(std::vector<std::int64_t>(events.begin(), events.begin() + 5) == std::vector<std::int64_t>{0, 1, -1, 2, -2});
+  std::sort(events.begin() + 5, events.end());
+  CHECK(std::vector<std::int64_t>(events.begin() + 5, events.end()) == std::vector<std::int64_t>{3, 100});
+  CHECK(live_frames() == 0);
+}
 
 task<void> reader_first(std::vector<float>* seen) {
   TaskInfo& me = co_await this_task::info();

@@ -116,7 +116,7 @@ struct DeviceRows {
     const TensorArray& array = operands.inputs[i];
     const std::int64_t first = operands.read[i].first + begin;
     const std::vector<std::int64_t> expected(counts.begin() + begin, counts.begin() + end);
-    if (const auto filled = array.filled()) {
+    if (const auto filled = array.filling(); filled != nullptr && first + end - begin <= array.issued()) {
       std::vector<std::int64_t> rows;
       const Tensor made = of_filled(*filled, first, end - begin, rows);
       if (rows != expected || !fits(made.dims(), made.dtype(), type_of(i))) return std::nullopt;

@@ -10,14 +10,17 @@
 
 namespace millrace {
 
-/// The fused backend of a device whose analysis is a `Loop`: constructed from the site (an Error says why it does not fit), with `form` and
-/// `prepare`.
+/// The fused backend of a device whose analysis is a `Loop`: constructed from the site (an Error says why it does not fit), with `form`,
+/// `begins_early` and `prepare`.
 template <class Loop>
 class KernelBackend final : public LoopBackend {
  public:
   using LoopBackend::LoopBackend;
 
   Backend kind() const noexcept override { return Backend::fused; }
+  bool begins_early(const TensorArray& array, const LoopOperands::Slots& slots, std::int64_t iterations) const override {
+    return loop_->begins_early(array, slots, iterations);
+  }
 
  private:
   const LoopForm& analyse() override {
