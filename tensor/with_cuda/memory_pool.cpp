@@ -22,7 +22,7 @@ bool MemoryPool::handed(const Uses& uses) const {
 /// Whether every stream but `home` is past its use. `idle` remembers the streams that were asked; they know nothing of what is being started.
 bool MemoryPool::done(const Uses& uses, std::size_t home, std::uint32_t& idle) const {
   for (std::size_t i = 0; i < streams_.size(); ++i) {
-    if (i == home || uses[i] == 0 || streams_[i]->timeline()->reached() >= uses[i]) continue;
+    if (i == home || uses[i] == 0 || streams_[i]->seen() >= uses[i]) continue;
     if (!streams_[i]->is_handed(uses[i])) return false;
     if ((idle >> i & 1) != 0) continue;
     if (!streams_[i]->idle()) return false;
@@ -31,13 +31,17 @@ bool MemoryPool::done(const Uses& uses, std::size_t home, std::uint32_t& idle) c
   return true;
 }
 
-/// A block that may be used without waiting, among those given back last; `free.size()` when there is none.
+/// A block that may be used without waiting, among those given back last, which caches may hold, and first, whose users are the first to be done;
+/// `free.size()` when there is none.
 std::size_t MemoryPool::find(const std::vector<Block>& free, std::size_t home) const {
   constexpr std::size_t most_looked_at = 8;
+  const std::size_t count = free.size(), last = std::min(count, most_looked_at), first = std::min(count - last, most_looked_at);
   std::uint32_t idle = 0;
-  for (std::size_t back = 1; back <= free.size() && back <= most_looked_at; ++back)
-    if (done(free[free.size() - back].uses, home, idle)) return free.size() - back;
-  return free.size();
+  for (std::size_t back = 1; back <= last; ++back)
+    if (done(free[count - back].uses, home, idle)) return count - back;
+  for (std::size_t at = 0; at < first; ++at)
+    if (done(free[at].uses, home, idle)) return at;
+  return count;
 }
 
 /// A new block within the budget, or null.
@@ -68,7 +72,7 @@ void MemoryPool::release() noexcept {
 
 void MemoryPool::wait(const Uses& uses, std::size_t home) const {
   for (std::size_t i = 0; i < streams_.size(); ++i) {
-    if (i == home || uses[i] == 0 || streams_[i]->timeline()->reached() >= uses[i]) continue;
+    if (i == home || uses[i] == 0 || streams_[i]->seen() >= uses[i]) continue;
     if (home == no_stream) {
       check(cudaStreamSynchronize(streams_[i]->queue().stream), "cudaStreamSynchronize", device_);
     } else {

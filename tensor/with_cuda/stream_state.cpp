@@ -184,8 +184,8 @@ cudaError_t StreamState::mark(std::uint64_t value) {
 /// Drops marks without a waiter: reached ones, and the oldest of many.
 void StreamState::prune() {
   constexpr std::size_t most_points = 256;
-  const std::uint64_t seen = std::max(timeline_->reached(), std::atomic_ref(*progress_).load(std::memory_order_acquire));
-  while (!points_.empty() && (points_.front().value <= seen || points_.size() >= most_points)) {
+  const std::uint64_t known = seen();
+  while (!points_.empty() && (points_.front().value <= known || points_.size() >= most_points)) {
     spare_.push_back(points_.front().event);
     points_.pop_front();
   }
@@ -226,7 +226,30 @@ void StreamState::doom(std::exception_ptr error) noexcept {
   waiters_.notify();
 }
 
-bool StreamState::idle() const { return queried(queue_.stream) == cudaSuccess; }
+std::uint64_t StreamState::seen() const noexcept {
+  const std::uint64_t told = std::max(timeline_->reached(), idle_at_.load(std::memory_order_acquire));
+  return std::max(told, std::atomic_ref(*progress_).load(std::memory_order_acquire));
+}
+
+bool StreamState::idle() const {
+  const std::uint64_t value = handed();
+  if (queried(queue_.stream) != cudaSuccess) return false;
+  for (std::uint64_t before = idle_at_.load(); before < value && !idle_at_.compare_exchange_weak(before, value);) {
+  }
+  return true;
+}
+
+bool StreamState::write(std::uint64_t* word, std::uint64_t value) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!has_word_ || write_value() == nullptr) return false;
+  }
+  const OnDevice here(queue_.device);
+  const auto code = static_cast<cudaError_t>(write_value()(queue_.stream, reinterpret_cast<CUdeviceptr>(word), value, 0));
+  if (code == cudaErrorNotSupported) return false;
+  check(code, "cuStreamWriteValue64", queue_.device);
+  return true;
+}
 
 void StreamState::keep(std::shared_ptr<Allocation> storage) {
   const std::uint64_t value = handed() + 1;

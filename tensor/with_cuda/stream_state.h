@@ -79,8 +79,12 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   bool settle();
   /// After `settle`: a stream that failed begins a timeline of its own, behind what it did.
   void renew();
-  /// True when all that was handed to CUDA is done. Asks CUDA.
+  /// How far the device is known to be. Asks nobody.
+  std::uint64_t seen() const noexcept;
+  /// True when all that was handed to CUDA is done, which `seen` knows from then on. Asks CUDA.
   bool idle() const;
+  /// Writes a word of the device's memory behind what was handed over: at the cost of no copy. False where the driver has no such writes.
+  bool write(std::uint64_t* word, std::uint64_t value);
   /// Keeps memory that is not this device's until what is being handed over is done.
   void keep(std::shared_ptr<Allocation> storage);
   void fail(std::exception_ptr error) noexcept;
@@ -143,6 +147,7 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   std::uint64_t* progress_on_device_;
 
   std::atomic<std::uint64_t> handed_{0};
+  mutable std::atomic<std::uint64_t> idle_at_{0};  // the position at which CUDA said last that all was done
   std::atomic<bool> handing_{false};
   mutable std::mutex mutex_;
   std::vector<std::uint64_t> wanted_;  // values that have a waiter and were not handed over yet

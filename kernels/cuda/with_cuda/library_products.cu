@@ -9,6 +9,7 @@
 #include <map>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include <millrace/kernels/cuda/with_cuda/blas_library.h>
 #include <millrace/kernels/cuda/with_cuda/product_request.h>
@@ -26,6 +27,9 @@ constexpr std::int64_t most_rows = 4096, alignment = 16, least_extent = 32, leas
 constexpr std::int64_t row_counts[] = {4096, 1, 2, 3, 7, 8, 16, 17, 31, 64, 65, 128, 200, 256, 1000};
 constexpr std::size_t workspace_bytes = std::size_t{8} << 20, most_probe_bytes = std::size_t{512} << 20, most_probed = 64;
 constexpr int most_proposals = 16;
+/// Few rows have algorithms of their own: asked for at the first number of rows, compared and used up to the second. Ascending.
+constexpr std::pair<std::int64_t, std::int64_t> bands[] = {{16, 32}, {128, 256}};
+constexpr std::size_t most_of_band = 4;
 constexpr std::chrono::seconds most_time{60};
 
 // ---- The library ----
@@ -129,10 +133,18 @@ class Problem {
 };
 
 struct Choice {
+  struct Use {
+    std::int64_t most_rows;
+    blas::Algorithm algorithm;
+    bool has_workspace;
+  };
   bool library = false;
-  blas::Algorithm algorithm{};
-  bool has_workspace = false;
+  std::vector<Use> uses;  // ascending by rows; the last serves any number
   std::string text;
+
+  const Use& use(std::int64_t rows) const {
+    return *std::find_if(uses.begin(), uses.end() - 1, [rows](const Use& one) { return rows <= one.most_rows; });
+  }
 };
 
 // ---- The probe ----
@@ -165,14 +177,14 @@ class Probe {
     const auto until = std::chrono::steady_clock::now() + most_time;
     std::string why;
     for (std::size_t i = 0; i < all.size(); ++i) {
-      const std::string found = difference(all[i]);
+      const std::string found = difference(all[i], most_rows);
       const std::string which = "algorithm " + std::to_string(i + 1) + " of " + std::to_string(all.size());
       if (found.empty()) {
         made.library = true;
-        made.algorithm = all[i].algorithm;
-        made.has_workspace = all[i].workspace_bytes > 0;
         made.text = "cuBLASLt, " + which + ": our bits at " + std::to_string(std::size(row_counts)) + " row counts" +
                     (why.empty() ? "" : "; " + why);
+        add_bands(made, all[i]);
+        made.uses.push_back({most_rows, all[i].algorithm, all[i].workspace_bytes > 0});
         return made;
       }
       why += (why.empty() ? "" : "; ") + which + " " + found;
@@ -182,6 +194,22 @@ class Probe {
       }
     }
     return ours(why);
+  }
+  /// The fastest algorithm for many rows is not the fastest for few.
+  void add_bands(Choice& made, const blas::Proposal& of_all) const {
+    for (const auto& [asked, most] : bands) {
+      const std::vector<blas::Proposal> proposed = Problem(library_, shape_, asked).propose(handle_, most_of_band);
+      for (const blas::Proposal& one : proposed) {
+        if (is_same(one, of_all)) break;
+        if (!difference(one, most).empty()) continue;
+        made.uses.push_back({most, one.algorithm, one.workspace_bytes > 0});
+        made.text += "; another up to " + std::to_string(most) + " rows";
+        break;
+      }
+    }
+  }
+  static bool is_same(const blas::Proposal& a, const blas::Proposal& b) {
+    return std::memcmp(&a.algorithm, &b.algorithm, sizeof a.algorithm) == 0;
   }
   static Choice ours(const std::string& why) {
     Choice made;
@@ -201,9 +229,7 @@ class Probe {
     std::vector<blas::Proposal> all;
     for (const std::int64_t rows : {most_rows, std::int64_t{128}, std::int64_t{16}})
       for (const blas::Proposal& one : Problem(library_, shape_, rows).propose(handle_, most_proposals / 2)) {
-        const bool known = std::any_of(all.begin(), all.end(), [&](const blas::Proposal& other) {
-          return std::memcmp(&other.algorithm, &one.algorithm, sizeof one.algorithm) == 0;
-        });
+        const bool known = std::any_of(all.begin(), all.end(), [&](const blas::Proposal& other) { return is_same(other, one); });
         if (!known && all.size() < most_proposals) all.push_back(one);
       }
     return all;
@@ -249,9 +275,10 @@ class Probe {
                                 with_ours ? static_cast<const std::uint16_t*>(wanted_.raw()) : nullptr,
                                 static_cast<std::uint32_t*>(flag_.raw_mutable())});
   }
-  /// Why it is not taken; empty: it has our bits everywhere.
-  std::string difference(const blas::Proposal& one) const {
+  /// Why it is not taken; empty: it has our bits everywhere, up to so many rows.
+  std::string difference(const blas::Proposal& one, std::int64_t most) const {
     for (const std::int64_t rows : row_counts) {
+      if (rows > most) continue;
       const std::string at = " at " + std::to_string(rows) + (rows == 1 ? " row" : " rows");
       std::uint32_t differs = 0;
       check(cudaMemcpyAsync(flag_.raw_mutable(), &differs, sizeof differs, cudaMemcpyHostToDevice, queue_.stream), "cudaMemcpyAsync",
@@ -371,14 +398,14 @@ void* LibraryProducts::workspace(const Queue& queue, Tensor& kept) {
 
 int LibraryProducts::run(const Shape& shape, const Choice& choice, const ProductRequest& of, void* sums, const Queue& queue) {
   Tensor kept;
-  void* const work = choice.has_workspace ? workspace(queue, kept) : nullptr;
   for (std::int64_t row = 0; row < of.m; row += most_rows) {
     const std::int64_t rows = std::min(most_rows, of.m - row);
+    const Choice::Use& use = choice.use(rows);
+    void* const work = !use.has_workspace ? nullptr : kept.elements() > 0 ? kept.raw_mutable() : workspace(queue, kept);
     const auto* const x = static_cast<const std::byte*>(of.a) + row * of.k * static_cast<std::int64_t>(size_of(shape.dtype));
     auto* const y = static_cast<std::byte*>(sums) + row * of.n * static_cast<std::int64_t>(size_of(shape.sum()));
     if (queue.launched != nullptr) queue.launched->add("F = cublasLtMatmul;");
-    const int status =
-        Problem(*library_, shape, rows).multiply(handle_, shape.dtype == DType::f64, x, of.b, y, choice.algorithm, work, queue);
+    const int status = Problem(*library_, shape, rows).multiply(handle_, shape.dtype == DType::f64, x, of.b, y, use.algorithm, work, queue);
     if (status != blas::success) return status;
   }
   return blas::success;

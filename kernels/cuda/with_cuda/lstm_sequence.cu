@@ -69,7 +69,9 @@ struct Room {
   Room(const LstmArguments& a, bool apart, const Queue& queue)
       : exchange(scratch(queue, DType::u8, DDim{apart && a.group.kind != 2 ? 0 : 2 * std::int64_t{a.tiles} * a.chunks * lstm_state_bytes})),
         words(scratch(queue, DType::i32, DDim{group_words(apart ? a.group.groups * a.group.blocks : a.group.groups)})) {
-    each_index(queue, words.elements(), Zeros<std::uint32_t>{static_cast<std::uint32_t*>(words.raw_mutable())});
+    // A block alone, and the blocks of a cluster, have barriers of their own.
+    if (a.group.kind == 2 || a.group.watermark != nullptr)
+      each_index(queue, words.elements(), Zeros<std::uint32_t>{static_cast<std::uint32_t*>(words.raw_mutable())});
   }
 };
 

@@ -251,13 +251,19 @@ void NcclWorker::check(ncclResult_t code, ncclComm_t comm, const char* call, con
   throw NcclError(text, static_cast<int>(code));
 }
 
-/// Waits until the communicator takes the next call.
+bool NcclWorker::is_leaving() const {
+  const std::lock_guard lock(mutex_);
+  return leaving_;
+}
+
+/// Waits until the communicator takes the next call, which connects ranks that meet for the first time, or until this rank leaves.
 void NcclWorker::settle(ncclComm_t comm, const char* call, std::chrono::milliseconds limit, const std::string& what, bool meets) {
   // A rank that gives up first may be heard of through NCCL before the rank that it gave up for is, by name.
   constexpr auto patience = std::chrono::seconds(1);
   ncclResult_t state = ncclInProgress;
   std::optional<Clock::time_point> failed;
   const auto settled = [&] {
+    if (!finishing_ && is_leaving()) throw RankError(what + ": this rank has left before it was done");
     const bool asks = meets && options_.hopeless;
     if (asks)
       if (const std::string why = options_.hopeless(); !why.empty()) throw RankError(what + ": " + why);
@@ -393,6 +399,7 @@ bool NcclWorker::look() {
 
 /// The end of the communicator: orderly, or by force.
 void NcclWorker::finish() noexcept {
+  finishing_ = true;
   if (comm_ != nullptr) {
     bool orderly = false;
     try {

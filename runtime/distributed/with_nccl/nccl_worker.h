@@ -100,6 +100,7 @@ class NcclWorker final : public std::enable_shared_from_this<NcclWorker> {
   bool look();
   void check_in_time(NcclOperation& operation);
   /// `meets`: other ranks must come for it, and `hopeless` is asked.
+  bool is_leaving() const;
   void settle(ncclComm_t comm, const char* call, std::chrono::milliseconds limit, const std::string& what, bool meets = false);
   ncclResult_t state_of(ncclComm_t comm) const;
   void check(ncclResult_t code, ncclComm_t comm, const char* call, const std::string& what) const;
@@ -129,6 +130,7 @@ class NcclWorker final : public std::enable_shared_from_this<NcclWorker> {
 
   // Used by the thread alone.
   ncclComm_t comm_ = nullptr;
+  bool finishing_ = false;
   ncclComm_t splitting_ = nullptr;                // a duplicate that is being made
   std::optional<MultiprocessorReserve> reserve_;  // while the communicator lives
   cuda::Queue queue_;

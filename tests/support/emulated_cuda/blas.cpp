@@ -163,12 +163,14 @@ int multiply(void*, void* description, const void* alpha, const void* a, void* l
     const std::lock_guard lock(mutex);
     if (workspace_bytes < offered_workspace) return invalid;
     ++use.products;
+    ++use.of[which];
     use.most_columns = std::max(use.most_columns, static_cast<std::size_t>(rows));
     if (workspace != nullptr) use.workspaces[static_cast<cudaStream_t>(stream)].insert(workspace);
   }
   if (which == BlasAlgorithm::refuses || (which == BlasAlgorithm::up_to_256 && rows == 300)) return unsupported;
   if (which == BlasAlgorithm::lazy) return blas::success;
-  product.pairwise = which == BlasAlgorithm::pairwise || (which == BlasAlgorithm::by_rows && rows < 9);
+  product.pairwise =
+      which == BlasAlgorithm::pairwise || (which == BlasAlgorithm::by_rows && rows < 9) || (which == BlasAlgorithm::few_rows && rows > 256);
   emulated::enqueue(static_cast<cudaStream_t>(stream), [product, workspace, workspace_bytes] {
     if (workspace != nullptr) std::memset(workspace, 1, workspace_bytes);
     product();

@@ -18,6 +18,7 @@ enum class BlasAlgorithm {
   refuses,    ///< no product at all
   lazy,       ///< says that it worked, and writes nothing
   up_to_256,  ///< ours; refuses 300 rows
+  few_rows,   ///< ours up to 256 rows, other sums beyond
 };
 
 /// Sets the algorithms that are proposed from now on, in this order, for any product; with a workspace or without.
@@ -26,6 +27,7 @@ void offer_blas(const std::vector<BlasAlgorithm>& algorithms, std::size_t worksp
 struct BlasUse {
   std::size_t proposals = 0, products = 0;
   std::size_t most_columns = 0;  ///< of a product: rows, as we see them
+  std::map<BlasAlgorithm, std::size_t> of;
   std::map<cudaStream_t, std::set<void*>> workspaces;
 };
 /// Since the last offer.

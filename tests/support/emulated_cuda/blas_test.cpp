@@ -129,6 +129,30 @@ TEST_CASE("where no algorithm has our bits, or there is no library, or it is tur
   CHECK(has(library_products_status(), "no cuBLASLt"));
 }
 
+TEST_CASE("few rows have an algorithm of their own, which need not have our bits at more of them") {
+  emulated::offer_blas({BlasAlgorithm::by_rows, BlasAlgorithm::few_rows, BlasAlgorithm::ours}, 4096);
+  const auto ours = device_with(false), device = device_with(true);
+  Case of;
+  CHECK(product(*device, of) == product(*ours, of));
+  const std::string line = only_line(*device);
+  CAPTURE(line);
+  CHECK(has(line, "cuBLASLt, algorithm 3 of 3: our bits at 15 row counts"));
+  CHECK(has(line, "another up to 32 rows; another up to 256 rows"));
+  for (const auto& [rows, which] : {std::pair{1, BlasAlgorithm::few_rows},
+                                    {32, BlasAlgorithm::few_rows},
+                                    {256, BlasAlgorithm::few_rows},
+                                    {257, BlasAlgorithm::ours},
+                                    {5000, BlasAlgorithm::ours}}) {
+    CAPTURE(rows);
+    of.m = rows;
+    const auto wanted = product(*ours, of);
+    const std::size_t before = emulated::blas_use().of[which];
+    CHECK(product(*device, of) == wanted);
+    CHECK(emulated::blas_use().of[which] > before);
+  }
+  emulated::offer_blas({});
+}
+
 TEST_CASE("what follows the sums, narrow floats and transposed weights have our bits too") {
   emulated::offer_blas({BlasAlgorithm::pairwise, BlasAlgorithm::ours}, 4096);
   const auto ours = device_with(false), device = device_with(true);
@@ -213,7 +237,7 @@ TEST_CASE("recording a graph probes nothing, and takes what a probe before it fo
   CHECK(library_products(*device).empty());
   CHECK(bits(run_in(Executable(program, device), Backend::interpreted)) == wanted);
   const emulated::BlasUse before = emulated::blas_use();
-  CHECK(before.proposals == 3);
+  CHECK(before.proposals == 5);
   CHECK(has(only_line(*device), ": cuBLASLt"));
   const RunResult captured = run_in(Executable(program, device), Backend::captured);
   CHECK(captured.captured_loops == 1);

@@ -37,12 +37,26 @@ struct LeaveNext {
   }
 };
 
-/// Collects the outputs, side by side.
+/// Where a tick finds its block of the host's memory, and leaves its outputs there. The host writes the addresses before each tick: the device reads
+/// and writes such memory itself, and a copy would have the stream wait for the engine that copies, twice.
+struct Links {
+  std::uint64_t arrived, made;
+};
+
+/// The tick's block, 8 bytes at a time.
+struct Arrive {
+  const Links* links;
+  std::uint64_t* to;
+  MILLRACE_HD void operator()(std::int64_t i) const { to[i] = reinterpret_cast<const std::uint64_t*>(links->arrived)[i]; }
+};
+
+/// Collects the outputs, side by side: `word` is where a piece begins among them, in bytes.
 struct Collect {
+  const Links* links;
   Pieces all = {};
   MILLRACE_HD void operator()(std::int64_t i) const {
     const Piece& piece = piece_at(all, i);
-    move_unit(piece.unit, piece.from, i, piece.to, i);
+    move_unit(piece.unit, piece.from, i, reinterpret_cast<std::byte*>(links->made) + piece.word, i);
   }
 };
 
@@ -101,13 +115,14 @@ class RecordedTick final : public TickGraph, public std::enable_shared_from_this
   void fill(const Tensor& staged, const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs) const;
   void launch(const Tensor& staged, const Tensor& out, KernelContext& context) const;
   std::int64_t* bounds_in(const Tensor& block) const { return static_cast<std::int64_t*>(block.raw_mutable()); }
+  const Links* links() const { return static_cast<const Links*>(links_.raw()); }
   std::int64_t* slots_in(const Tensor& block) const { return bounds_in(block) + slots_at_ / 8; }
 
   std::shared_ptr<RecordingDevice> device_;
   std::shared_ptr<Recording> recording_;
   TickStep step_;
-  Tensor arrived_, made_;  // the inputs, the outputs
-  std::int64_t slots_at_ = 0;
+  Tensor links_, arrived_;  // the inputs
+  std::int64_t slots_at_ = 0, made_bytes_ = 0;
   std::vector<std::int64_t> inputs_at_, outputs_at_;
   std::vector<LoopIteration::Place> outputs_;
   std::vector<Tensor> held_;  // results, until the graph is made
@@ -122,6 +137,7 @@ void RecordedTick::arrange() {
   slots_at_ = layout.add(DType::i64, DDim{step_.rows});
   for (const LoopIteration::Place& input : step_.inputs) inputs_at_.push_back(layout.add(input.dtype, input.dims));
   arrived_ = room(DType::u8, DDim{layout.bytes()}, *recording_);
+  links_ = room(DType::u8, DDim{static_cast<std::int64_t>(sizeof(Links))}, *recording_);
 }
 
 void RecordedTick::record() {
@@ -137,6 +153,7 @@ void RecordedTick::record() {
 }
 
 void RecordedTick::record_step(const Queue& queue, StreamRef stream) {
+  each_index(queue, arrived_.elements() / 8, Arrive{links(), reinterpret_cast<std::uint64_t*>(bounds_in(arrived_))});
   TickStep::Values values;
   values.bounds = view(arrived_, DType::i64, DDim{2}, 0);
   values.slots = view(arrived_, DType::i64, DDim{step_.rows}, slots_at_);
@@ -170,16 +187,20 @@ void RecordedTick::collect(const std::vector<Tensor>& results, const Queue& queu
     outputs_.push_back({results[i].dtype(), results[i].dims()});
     outputs_at_.push_back(layout.add(results[i].dtype(), results[i].dims()));
   }
-  // Zeros, since nobody writes between the outputs, and all of it is copied.
-  const std::vector<std::byte> nothing(static_cast<std::size_t>(layout.bytes()));
-  made_ = recording_->constant(nothing.data(), DType::u8, DDim{layout.bytes()});
+  made_bytes_ = layout.bytes();
   std::vector<Piece> pieces;
   for (std::size_t i = 0; i < step_.outputs; ++i) {
-    pieces.push_back(piece_of(results[i]));
-    pieces.back().from = results[i].raw();
-    pieces.back().to = static_cast<std::byte*>(made_.raw_mutable()) + outputs_at_[i];
+    const Piece whole = piece_of(results[i]);
+    Piece& piece = pieces.emplace_back(whole);
+    piece.from = results[i].raw();
+    piece.word = outputs_at_[i];
+    const std::int64_t bytes = whole.count * whole.unit;
+    if (bytes % 8 == 0 && reinterpret_cast<std::uintptr_t>(piece.from) % 8 == 0) {
+      piece.unit = 8;
+      piece.count = bytes / 8;
+    }
   }
-  move_pieces(pieces, Collect{}, queue);
+  move_pieces(pieces, Collect{links()}, queue);
 }
 
 void RecordedTick::leave(const std::vector<Tensor>& results, const Queue& queue) {
@@ -217,19 +238,19 @@ void RecordedTick::launch(const Tensor& staged, const Tensor& out, KernelContext
   const Queue& queue = queue_of(context);
   queue.state->keep(staged.storage());
   queue.state->keep(out.storage());
-  check(cudaMemcpyAsync(arrived_.raw_mutable(), staged.raw(), staged.bytes(), cudaMemcpyHostToDevice, queue.stream), "cudaMemcpyAsync",
-        queue.device);
+  const Links now{reinterpret_cast<std::uint64_t>(staged.raw()), reinterpret_cast<std::uint64_t>(out.raw_mutable())};
+  auto* const word = static_cast<std::uint64_t*>(links_.raw_mutable());
+  // A copy of memory that is not pinned has left it when the call returns.
+  if (!queue.state->write(word, now.arrived) || !queue.state->write(word + 1, now.made))
+    check(cudaMemcpyAsync(word, &now, sizeof now, cudaMemcpyHostToDevice, queue.stream), "cudaMemcpyAsync", queue.device);
   if (queue.launched != nullptr) queue.launched->add("F = graph of a live step");
   check(cudaGraphLaunch(exec_.get(), queue.stream), "cudaGraphLaunch", queue.device);
-  if (out.bytes() > 0)
-    check(cudaMemcpyAsync(out.raw_mutable(), made_.raw(), out.bytes(), cudaMemcpyDeviceToHost, queue.stream), "cudaMemcpyAsync",
-          queue.device);
 }
 
 TickGraph::Started RecordedTick::start(const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs) {
   const StreamRef stream = recording_->home();
   // A block for each: the one before may still be read.
-  const Tensor staged(DType::u8, arrived_.dims(), step_.pinned), out(DType::u8, made_.dims(), step_.pinned);
+  const Tensor staged(DType::u8, arrived_.dims(), step_.pinned), out(DType::u8, DDim{made_bytes_}, step_.pinned);
   fill(staged, slots, inputs);
   const auto begun = std::make_shared<std::atomic<bool>>(false);
   for (const TickStep::State& state : step_.states) detail::order_write(state.slab, stream);
