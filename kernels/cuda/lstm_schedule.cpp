@@ -214,13 +214,13 @@ LstmLimits LstmLimits::share(int among) const {
 
 namespace {
 
-/// Sequences of such a schedule that run at once.
-int at_once(const LstmSchedule& schedule, const LstmLimits& limits) {
+/// Nanoseconds of a step of so many sequences. Groups run one behind the other where there is no room for all.
+double time_of(const LstmSchedule& schedule, int sequences, const LstmLimits& limits) {
   int room = limits.multiprocessors / schedule.blocks;
   if (schedule.group == Group::cluster)
     for (const auto& [blocks, most] : limits.clusters)
       if (blocks == schedule.blocks) room = most;
-  return std::max(1, room / schedule.groups);
+  return schedule.step_ns * std::max(1.0, static_cast<double>(sequences) * schedule.groups / room);
 }
 
 /// Alone.
@@ -255,11 +255,10 @@ LstmSchedule schedule_one(const LstmDesc& desc, std::int64_t rows, const LstmLim
 
 LstmSchedule schedule_lstm(const LstmDesc& desc, std::int64_t rows, const LstmLimits& limits, int beside) {
   LstmSchedule best = schedule_one(desc, rows, limits);
-  const auto time = [&](const LstmSchedule& one) { return static_cast<double>(lstm_pieces(beside, at_once(one, limits))) * one.step_ns; };
   constexpr int most_shares = 8;
   for (int among = 2; among <= std::min(beside, most_shares); ++among) {
     LstmSchedule other = schedule_one(desc, rows, limits.share(among));
-    if (time(other) < time(best)) best = std::move(other);
+    if (time_of(other, beside, limits) < time_of(best, beside, limits)) best = std::move(other);
   }
   return best;
 }

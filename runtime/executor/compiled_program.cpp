@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -124,7 +125,7 @@ class Compiler {
 
   CompiledOp compile(const Op& op, int block, OpPreparer::Chains& chains) {
     CompiledOp made;
-    static_cast<PreparedOp&>(made) = preparer_.prepare(op, chains);
+    static_cast<PreparedOp&>(made) = preparer_.prepare(op, chains, stream_apart(op));
     for (const VarId input : op.inputs) made.inputs.push_back(source(input, block));
     for (const VarId output : op.outputs) made.outputs.push_back(made_.index[static_cast<std::size_t>(output)]);
     choose_kind(made, op, block);
@@ -139,12 +140,21 @@ class Compiler {
     return loop ? fmt::format("while {} ({})", made.sub_block, first) : first;
   }
 
-  /// The number of loops in the group of `op`; 1 for a loop in no group.
-  int loops_beside(const Op& op) const {
+  struct InGroup {
+    int loops = 1, place = 0;  // the number of loops in the group, and which of them it is; a loop in no group is alone
+  };
+  InGroup in_group(const Op& op) const {
     for (const LoopGroup& group : made_.loop_groups)
-      for (const std::size_t place : group)
-        if (&program_.block(0).ops[place] == &op) return static_cast<int>(group.size());
-    return 1;
+      for (std::size_t i = 0; i < group.size(); ++i)
+        if (&program_.block(0).ops[group[i]] == &op) return {static_cast<int>(group.size()), static_cast<int>(i)};
+    return {};
+  }
+
+  /// Loops of a group that run on a device at the same time must not stand in one stream, wherever their operands are made.
+  std::optional<std::size_t> stream_apart(const Op& op) const {
+    const InGroup found = in_group(op);
+    if (found.loops < 2 || made_.device->place().is_cpu()) return std::nullopt;
+    return static_cast<std::size_t>(found.place);
   }
 
   void choose_kind(CompiledOp& made, const Op& op, int block) {
@@ -152,7 +162,8 @@ class Compiler {
     if (op.type == "while") {
       expect_files(op);
       made.kind = Kind::while_loop;
-      made.backends = make_loop_backends({&program_, block, &op, made_.device, made.stream, loops_beside(op)});
+      const InGroup found = in_group(op);
+      made.backends = make_loop_backends({&program_, block, &op, made_.device, made.stream, found.loops, found.place});
       made.sub_block = op.attributes.get<BlockId>("sub_block").index;
     } else if (op.type == "break_if") {
       made.kind = Kind::break_if;

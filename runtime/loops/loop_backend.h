@@ -28,6 +28,7 @@ struct LoopSite {
   std::shared_ptr<Device> device;
   std::size_t stream = 0;  ///< of the device's ring
   int beside = 1;          ///< the number of loops that may run at the same time, this one included (lowering/loop_groups.h)
+  int among = 0;           ///< which of them it is, in the order in which they feed one another
 };
 
 /// One run of a loop in a backend. `advance` enqueues iterations; nothing is written to an array before `publish` or `finish`, unless

@@ -77,7 +77,7 @@ Value OpPreparer::placed(VarId var, const Tensor& value) const {
   return there;
 }
 
-PreparedOp OpPreparer::prepare(const Op& op, Chains& chains) {
+PreparedOp OpPreparer::prepare(const Op& op, Chains& chains, std::optional<std::size_t> stream) {
   PreparedOp made;
   made.op = &op;
   made.def = &program_.registry().at(op.type);
@@ -88,7 +88,12 @@ PreparedOp OpPreparer::prepare(const Op& op, Chains& chains) {
   if (made.def->prepare) made.kernel = made.def->prepare(PrepareContext(program_, op, made.on_host ? nullptr : device_.get()));
   made.copies_inputs = !made.on_host && !device_->place().is_cpu();
   // A loop of the host's numbers has a stream for what it runs on the device.
-  if (!made.on_host || !made.kernel) made.stream = choose_stream(op, chains);
+  if (stream) {
+    made.stream = *stream;
+    for (const VarId output : op.outputs) chains[output] = *stream;
+  } else if (!made.on_host || !made.kernel) {
+    made.stream = choose_stream(op, chains);
+  }
   return made;
 }
 

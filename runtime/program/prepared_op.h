@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,8 +40,8 @@ class OpPreparer {
 
   /// By var of a block: the stream of the op that made it, until another op goes on there.
   using Chains = std::map<VarId, std::size_t>;
-  /// Chains of ops share a stream, independent chains do not. `chains` belongs to the op's block.
-  PreparedOp prepare(const Op& op, Chains& chains);
+  /// Chains of ops share a stream, independent chains do not. `chains` belongs to the op's block. `stream`: the one that the op has in any case.
+  PreparedOp prepare(const Op& op, Chains& chains, std::optional<std::size_t> stream = {});
 
  private:
   bool small_integer(VarId var) const;

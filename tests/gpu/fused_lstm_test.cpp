@@ -9,12 +9,14 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <set>
 
 #include <millrace/runtime/builder/array_var.h>
 #include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/builder/static_rnn.h>
+#include <millrace/runtime/executor/compiled_program.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/layers/lstm.h>
 #include <millrace/runtime/layers/recurrent.h>
@@ -365,6 +367,10 @@ TEST_CASE("the layers of a stack enqueue their runs of iterations by turns, each
   const LoD lod = LoD::from_lengths({{iterations, iterations / 2, 0, iterations}});
   feeds.insert_or_assign("x", LoDTensor(random_of(random, DType::f32, DDim{lod.rows(), 3}), lod));
   const Executable executable(program, device);
+  std::set<std::size_t> streams;
+  for (const CompiledOp& op : executable.compiled().block(0).ops)
+    if (op.kind == CompiledOp::Kind::while_loop) streams.insert(op.stream);
+  CHECK(streams.size() == 4);
   const RunResult expected = run_in(Backend::interpreted, program, feeds, device);
   ThreadExecutor executor(1);
   Tracer tracer;
@@ -386,6 +392,23 @@ TEST_CASE("the layers of a stack enqueue their runs of iterations by turns, each
     if (i > 0) CHECK(layers[i].front().begin_ns < layers[i - 1].back().begin_ns);
     if (i > 0) CHECK(layers[i].back().begin_ns > layers[i - 1].back().begin_ns);
   }
+}
+
+TEST_CASE("a stack of more layers than the device has streams has the same bits") {
+  const auto device = make_device(Place::parse(test_place()), 1, 3);
+  Random random(5);
+  std::vector<layers::LstmWeights> weights{random_lstm_weights(random, DType::f32, 3, 5)};
+  while (weights.size() < 7) weights.push_back(random_lstm_weights(random, DType::f32, 5, 5));
+  Program program;
+  {
+    const Guard guard(program);
+    const Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}, 1));
+    build::output("y", layers::lstm({x}, weights).y);
+  }
+  Feeds feeds;
+  const LoD lod = LoD::from_lengths({{150, 0, 299, 20}});
+  feeds.insert_or_assign("x", LoDTensor(random_of(random, DType::f32, DDim{lod.rows(), 3}), lod));
+  compare(program, feeds, 7, device);
 }
 
 TEST_CASE("a loop that is more than an LSTM cell between ops on rows says why it stays iteration by iteration on a device") {

@@ -13,7 +13,11 @@
 
 namespace millrace {
 
-DeviceLstm::DeviceLstm(const LoopSite& site) : loop_(*site.program, site.block, *site.op), device_(site.device), beside_(site.beside) {
+DeviceLstm::DeviceLstm(const LoopSite& site)
+    : loop_(*site.program, site.block, *site.op),
+      device_(site.device),
+      beside_(std::min(site.beside, static_cast<int>(device_->stream_count()))),
+      has_stream_(site.among < beside_) {
   for (const auto& [piece, made] : {std::pair{&loop_.before(), &before_}, {&loop_.behind(), &behind_}})
     if (piece->program) made->emplace(*piece->program, device_);
   const auto type = [&](VarId var) -> const VarType& { return loop_.step().var(var).type; };

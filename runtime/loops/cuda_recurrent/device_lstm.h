@@ -56,7 +56,8 @@ class DeviceLstm {
 
   LstmLoop loop_;
   std::shared_ptr<Device> device_;
-  int beside_;  // as in LoopSite
+  int beside_;       // loops that run at the same time, each on a stream of its own
+  bool has_stream_;  // whether no earlier one of them has this one's
   std::optional<StraightProgram> before_, behind_;
   std::map<VarId, Tensor> constants_;  // weights, on the device
   std::optional<LstmSequencePlan> plan_;

@@ -60,11 +60,13 @@ bool DeviceLstm::may_pass() const {
   return !behind_ && std::all_of(outputs.begin(), outputs.end(), [this](VarId var) { return of_cell(var); });
 }
 
+/// Where the device has fewer streams than the group has loops, a loop that comes behind another on a stream begins when that one is enqueued as a
+/// whole: by turns, each run of iterations would wait for the end of one that is to come after it.
 bool DeviceLstm::begins_early(const TensorArray& array, const LoopOperands::Slots& slots, std::int64_t iterations) const {
   if (!may_pass() || device_->stream_count() < 2 || iterations <= 0) return false;
   if (slots.stride != 1 || slots.first < 0 || array.is_window() || slots.first + iterations > array.size()) return false;
   const auto filling = array.filling();
-  return filling != nullptr && filling->watermark != nullptr;
+  return filling != nullptr && filling->watermark != nullptr && (has_stream_ || array.filled() != nullptr);
 }
 
 std::unique_ptr<LoopRun> DeviceLstm::begin_passing(LoopOperands operands, StreamRef stream) const {
