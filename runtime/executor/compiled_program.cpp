@@ -36,6 +36,7 @@ class Compiler {
     }
     made_.on_host = preparer_.on_host();
     arrays_ = ArrayClasses(program_);
+    if (!made_.device->place().is_cpu()) set_loops_apart();
     for (const Block& block : program_.blocks()) made_.blocks.push_back(compile(block));
     for (std::size_t block = made_.blocks.size(); block-- > 0;) {
       find_stores(static_cast<int>(block));
@@ -125,7 +126,8 @@ class Compiler {
 
   CompiledOp compile(const Op& op, int block, OpPreparer::Chains& chains) {
     CompiledOp made;
-    static_cast<PreparedOp&>(made) = preparer_.prepare(op, chains, stream_apart(op));
+    const auto apart = apart_.find(&op);
+    static_cast<PreparedOp&>(made) = preparer_.prepare(op, chains, apart == apart_.end() ? std::nullopt : std::optional(apart->second));
     for (const VarId input : op.inputs) made.inputs.push_back(source(input, block));
     for (const VarId output : op.outputs) made.outputs.push_back(made_.index[static_cast<std::size_t>(output)]);
     choose_kind(made, op, block);
@@ -150,11 +152,17 @@ class Compiler {
     return {};
   }
 
-  /// Loops of a group that run on a device at the same time must not stand in one stream, wherever their operands are made.
-  std::optional<std::size_t> stream_apart(const Op& op) const {
-    const InGroup found = in_group(op);
-    if (found.loops < 2 || made_.device->place().is_cpu()) return std::nullopt;
-    return static_cast<std::size_t>(found.place);
+  /// Loops of a group that run on a device at the same time have a stream each, with what the first one does not need: behind another loop it would
+  /// wait for that.
+  void set_loops_apart() {
+    for (const LoopGroup& group : made_.loop_groups) {
+      const std::vector<std::set<std::size_t>> before = ops_before_each(program_, group);
+      for (std::size_t i = 0; i < group.size(); ++i) {
+        apart_.try_emplace(&program_.block(0).ops[group[i]], i);
+        for (const std::size_t place : before[i])
+          if (i > 0) apart_.try_emplace(&program_.block(0).ops[place], i);
+      }
+    }
   }
 
   void choose_kind(CompiledOp& made, const Op& op, int block) {
@@ -270,6 +278,7 @@ class Compiler {
   CompiledProgram& made_;
   const Program& program_;
   OpPreparer preparer_;
+  std::map<const Op*, std::size_t> apart_;  // ops whose stream is not left to their inputs
   ArrayClasses arrays_;
   std::vector<std::size_t> vars_;
   std::map<VarId, std::size_t> constants_;

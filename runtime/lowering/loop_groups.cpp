@@ -182,4 +182,16 @@ std::vector<std::set<VarId>> inputs_beyond_first(const Program& program, const L
   return made;
 }
 
+std::vector<std::set<std::size_t>> ops_before_each(const Program& program, const LoopGroup& group) {
+  const Dependences all(program);
+  std::vector<std::set<std::size_t>> made;
+  std::set<std::size_t> taken(group.begin(), group.end());
+  for (const std::size_t loop : group) {
+    made.emplace_back();
+    for (const std::size_t op : all.before(loop, group))
+      if (taken.insert(op).second) made.back().insert(op);
+  }
+  return made;
+}
+
 }  // namespace millrace
