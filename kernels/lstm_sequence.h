@@ -67,8 +67,9 @@ class LstmSequencePlan {
   const LstmDesc& desc() const noexcept { return desc_; }
   const Place& place() const noexcept { return place_; }
   const LstmLimits& limits() const noexcept { return limits_; }
-  /// The schedule of so many sequences within `limits()`, less multiprocessors that are reserved, with weights in registers or not, of `beside` at the same time. The last few are
-  /// remembered: a choice costs as much host time as three launches. Of a plan that `make_lstm_sequence` made. Thread-safe.
+  /// The schedule of so many sequences within `limits()`, less multiprocessors that are reserved, with weights in registers or not, as one of `beside`
+  /// runs at the same time. The last few are remembered: a choice costs as much host time as three launches. Of a plan that `make_lstm_sequence` made.
+  /// Thread-safe.
   LstmSchedule schedule(std::int64_t sequences, int reserved = 0, bool registers = true, int beside = 1) const;
 
  private:

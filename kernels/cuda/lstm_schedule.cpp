@@ -223,7 +223,7 @@ double time_of(const LstmSchedule& schedule, int sequences, const LstmLimits& li
   return schedule.step_ns * std::max(1.0, static_cast<double>(sequences) * schedule.groups / room);
 }
 
-/// Alone.
+/// The schedule of a sequence that is alone.
 LstmSchedule schedule_one(const LstmDesc& desc, std::int64_t rows, const LstmLimits& limits) {
   const Work work(desc, rows, limits);
   const std::vector<LstmSchedule> all = candidates(work, limits);

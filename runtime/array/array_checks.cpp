@@ -93,7 +93,7 @@ void ArrayCore::check_value(std::int64_t index, const LoDTensor& value) {
 
 void ArrayCore::check_fill(const FilledSlots& slots) {
   if (kind_ != Kind::fixed) throw ArgumentError(text() + ": only a fixed array is filled at once");
-  if (filled_ != nullptr) check_write(0, LoDTensor(filled_->whole));
+  if (filled_ != nullptr && limit_ > 0) check_write(0, LoDTensor(slots.whole));
   if (std::cmp_not_equal(slots.offsets.size(), limit_ + 1) || slots.whole.rank() == 0 || slots.offsets.back() != slots.whole.dim(0))
     throw ShapeError(text() + ": expected rows for each slot, found " + slots.whole.to_string());
   for (std::int64_t index = 0; index < limit_; ++index) {
@@ -107,11 +107,12 @@ void ArrayCore::check_fill(const FilledSlots& slots) {
   }
 }
 
-/// Slots from `issued_` up to `slots` are written by this.
+/// The slots from `issued_` up to `slots` are written by this.
 void ArrayCore::check_issue(std::int64_t slots) const {
-  if (slots < std::max<std::int64_t>(issued_, std::min<std::int64_t>(limit_, 1)) || slots > limit_)
-    throw ArgumentError(text() + ": expected more than " + std::to_string(issued_) +
-                        " slots to be issued, and no more than it has, found " + std::to_string(slots));
+  const std::int64_t least = std::max<std::int64_t>(issued_, std::min<std::int64_t>(limit_, 1));
+  if (slots < least || slots > limit_)
+    throw ArgumentError(text() + ": expected " + std::to_string(least) + " slots or more to be issued, and no more than it has, found " +
+                        std::to_string(slots));
   for (auto at = slots_.lower_bound(issued_); at != slots_.end() && at->first < slots; ++at)
     if (at->second.written) check_write(at->first, at->second.value);
 }

@@ -152,8 +152,8 @@ class Compiler {
     return {};
   }
 
-  /// Loops of a group that run on a device at the same time have a stream each, with what the first one does not need: behind another loop it would
-  /// wait for that.
+  /// Loops of a group that run on a device at the same time have a stream each. The ops that a loop needs, and none before it does, stand in its stream:
+  /// behind another loop they would wait for its end.
   void set_loops_apart() {
     for (const LoopGroup& group : made_.loop_groups) {
       const std::vector<std::set<std::size_t>> before = ops_before_each(program_, group);

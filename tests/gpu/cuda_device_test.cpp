@@ -292,6 +292,20 @@ TEST_CASE("memory that work gives back while it is being started is not given to
   first.position().wait();
 }
 
+TEST_CASE("memory that a stream is past serves another one, also where it still works behind what was given back later") {
+  const auto device = device_of(2);
+  const StreamRef first = device->stream(0), second = device->stream(1);
+  std::vector<Tensor> blocks;
+  for (int i = 0; i < 12; ++i) blocks.push_back(ones(DDim{5000}, DType::f32, first));
+  first.position().wait();
+  const void* const early = blocks.front().raw();
+  blocks.erase(blocks.begin());
+  const Tensor spinning = spin(200'000'000, nullptr, first);
+  blocks.clear();
+  CHECK(Tensor(DType::f32, DDim{5000}, second.memory()).raw() == early);
+  CHECK(!spinning.ready().reached());
+}
+
 TEST_CASE("tensors may outlive their device") {
   Tensor kept;
   {
