@@ -28,6 +28,7 @@ using millrace::internal::sync_folder;
 
 constexpr const char* manifest_name = "manifest.json";
 constexpr const char* prefix = "step-";
+constexpr const char* replaced_ending = ".old.tmp";  // of a checkpoint while another of its step takes its place
 constexpr std::int64_t format = 1;
 constexpr std::uint64_t most_manifest = std::uint64_t{64} << 20;
 
@@ -166,8 +167,16 @@ std::int64_t Checkpoint::integer(const std::string& name) const {
 
 fs::path CheckpointFolder::at(std::int64_t step) const { return folder_ / (prefix + std::to_string(step)); }
 
-/// The ending of files that a crash or an error left behind: none of them was ever acknowledged.
+/// A crash between the two renames of a save leaves the checkpoint that was to be replaced under its other name alone.
+fs::path CheckpointFolder::found_at(std::int64_t step) const {
+  std::error_code ignored;
+  return fs::exists(at(step), ignored) ? at(step) : fs::path(at(step).string() + replaced_ending);
+}
+
+/// Removes what a crash or an error left behind. None of it was ever acknowledged, but for a checkpoint that was to be replaced: it gets its name back.
 void CheckpointFolder::remove_leftovers() const {
+  for (const std::int64_t step : steps())
+    if (found_at(step) != at(step)) rename_folder(found_at(step), at(step));
   for (const std::string& name : names_in(folder_))
     if (name.starts_with(prefix) && name.ends_with(".tmp")) remove_tree(folder_ / name);
 }
@@ -188,12 +197,12 @@ void CheckpointFolder::write_all(const fs::path& temporary, const Checkpoint& ch
 
 void CheckpointFolder::save(const Checkpoint& checkpoint) {
   if (checkpoint.step < 0) throw ArgumentError("checkpoint: expected a step of at least 0, found " + std::to_string(checkpoint.step));
-  const fs::path target = at(checkpoint.step), temporary = target.string() + ".tmp", replaced = target.string() + ".old.tmp";
+  const fs::path target = at(checkpoint.step), temporary = target.string() + ".tmp", replaced = target.string() + replaced_ending;
   try {
     make_folders(folder_);
     remove_leftovers();
     write_all(temporary, checkpoint);
-    // One of the same step is there when a job went back to an older one because this is torn.
+    // One of the same step is there when a job went back to an older one because this is torn, or began at its end.
     std::error_code error;
     const bool again = fs::exists(target, error);
     if (error) failed(target, "look at", error.value());
@@ -218,19 +227,21 @@ void CheckpointFolder::save(const Checkpoint& checkpoint) {
 
 std::vector<std::int64_t> CheckpointFolder::steps() const {
   std::vector<std::int64_t> found;
-  for (const std::string& name : names_in(folder_)) {
+  for (std::string name : names_in(folder_)) {
     if (!name.starts_with(prefix)) continue;
+    if (name.ends_with(replaced_ending)) name.resize(name.size() - std::strlen(replaced_ending));
     std::int64_t step = 0;
     const char* first = name.data() + std::strlen(prefix);
     const auto [end, parsed] = std::from_chars(first, name.data() + name.size(), step);
     if (parsed == std::errc() && end == name.data() + name.size() && step >= 0) found.push_back(step);
   }
   std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
 }
 
 Checkpoint CheckpointFolder::load(std::int64_t step) const {
-  const fs::path folder = at(step);
+  const fs::path folder = found_at(step);
   Checkpoint checkpoint;
   std::map<std::string, Entry> files;
   const fs::path manifest = folder / manifest_name;
@@ -270,8 +281,8 @@ std::optional<Checkpoint> CheckpointFolder::load(std::vector<std::string>* skipp
 }
 
 void CheckpointFolder::clear() {
-  for (const std::int64_t step : steps()) remove_tree(at(step));
   remove_leftovers();
+  for (const std::int64_t step : steps()) remove_tree(at(step));
 }
 
 }  // namespace millrace::training

@@ -56,6 +56,7 @@ class CheckpointFolder {
 
  private:
   std::filesystem::path at(std::int64_t step) const;
+  std::filesystem::path found_at(std::int64_t step) const;
   void write_all(const std::filesystem::path& temporary, const Checkpoint& checkpoint) const;
   void remove_leftovers() const;
 

@@ -15,7 +15,6 @@ namespace {
 using build::Var;
 using Kind = LayerSpec::Kind;
 
-bool is_recurrent(const LayerSpec& layer) { return layer.kind == Kind::lstm || layer.kind == Kind::gru || layer.kind == Kind::rnn; }
 
 const char* name_of(Kind kind) {
   switch (kind) {
@@ -40,7 +39,7 @@ class ModelBuilder {
       : spec_(spec), data_(data), use_(use), dtype_(data.dtype == DType::i64 ? DType::f32 : data.dtype), init_(spec.seed, dtype_) {
     init_.choice = spec.init;
     for (std::size_t i = 0; i < spec.layers.size(); ++i)
-      if (is_recurrent(spec.layers[i])) last_recurrent_ = i;
+      if (spec.layers[i].is_recurrent()) last_recurrent_ = i;
   }
 
   void run() {
@@ -82,7 +81,7 @@ class ModelBuilder {
       if (!(layer.dropout >= 0 && layer.dropout < 1)) fail(i, "expected a dropout in [0, 1), found " + std::to_string(layer.dropout));
       if (layer.kind == Kind::embedding && (i > 0 || data_.dtype != DType::i64))
         fail(i, "expected an embedding first, over numbers of words");
-      if (!is_recurrent(layer) && layer.direction != layers::Direction::forward) fail(i, "expected no direction, found one");
+      if (!layer.is_recurrent() && layer.direction != layers::Direction::forward) fail(i, "expected no direction, found one");
       if (layer.kind != Kind::linear && !layer.activation.empty()) fail(i, "expected an activation behind a linear layer alone");
     }
     if (data_.dtype == DType::i64 && (spec_.layers.empty() || spec_.layers[0].kind != Kind::embedding))

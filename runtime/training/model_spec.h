@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,6 +21,8 @@ struct LayerSpec {
   std::string activation;  ///< behind a linear layer: the name of an op of one input, or empty
   double dropout = 0;      ///< behind the layer, while it is trained: the share of elements that are 0; the others times 1 / (1 − dropout)
   std::string place = {};  ///< `FILE:LINE` of a configuration, which opens errors; empty: none
+
+  bool is_recurrent() const { return kind == Kind::lstm || kind == Kind::gru || kind == Kind::rnn; }
 };
 
 /// Writes a sequence of tokens for each sequence (Bahdanau et al., 2015; scores of attention as Luong et al., 2015, "general"): a GRU whose input is the
@@ -45,6 +48,10 @@ struct ModelSpec {
   std::optional<DecoderSpec> decoder;  ///< of targets that are tokens, and only there; the layers are its encoder, and one is recurrent
   LayerInit::Choice init;
   std::uint64_t seed = 1;
+
+  bool is_recurrent() const {
+    return std::any_of(layers.begin(), layers.end(), [](const LayerSpec& layer) { return layer.is_recurrent(); });
+  }
 };
 
 /// Of the data that a model is for.

@@ -786,6 +786,8 @@ class TrainJob {
 TrainResult run_train_job(const TrainConfig& config, const TrainJobOptions& options, TrainObserver& observer) {
   if (options.epochs && *options.epochs < 1)
     throw ArgumentError(fmt::format("training: expected at least 1 epoch, found {}", *options.epochs));
+  if (options.memory && options.memory->kind != MemoryPolicy::Kind::keep && !config.model.is_recurrent())
+    throw ArgumentError(config.name + ": memory: expected keep for layers none of which is recurrent, found " + to_string(*options.memory));
   if (options.ranks == nullptr || options.ranks->world_size() == 1) return TrainJob(config, options, observer).run();
   try {
     return TrainJob(config, options, observer).run();

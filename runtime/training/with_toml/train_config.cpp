@@ -165,12 +165,6 @@ void read_init(const Table& table, std::string_view key, std::optional<Initialis
   read_number(table, "init_scale", 0, most_number, to->scale);
 }
 
-bool has_recurrent(const TrainConfig& config) {
-  return std::any_of(config.model.layers.begin(), config.model.layers.end(), [](const LayerSpec& layer) {
-    return layer.kind != LayerSpec::Kind::linear && layer.kind != LayerSpec::Kind::embedding;
-  });
-}
-
 /// The layers have been read.
 void read_model(const Table& table, TrainConfig& config) {
   ModelSpec& model = config.model;
@@ -186,7 +180,7 @@ void read_model(const Table& table, TrainConfig& config) {
       table.fail(table.required(key), std::string(key) + ": expected no start with it, which gives all weights, found one");
   const auto is_lstm = [](const LayerSpec& layer) { return layer.kind == LayerSpec::Kind::lstm; };
   if (config.targets == Targets::row) refuse_idle(table, "pooling", model.pooling == ModelSpec::Pooling::last, "targets for sequences");
-  if (!has_recurrent(config)) refuse_idle(table, "recurrent_init", !model.init.recurrent, "a recurrent layer");
+  if (!config.model.is_recurrent()) refuse_idle(table, "recurrent_init", !model.init.recurrent, "a recurrent layer");
   if (std::none_of(model.layers.begin(), model.layers.end(), is_lstm))
     refuse_idle(table, "forget_bias", model.init.forget_bias == LayerInit::Choice().forget_bias, "an lstm");
   if (model.init.input || model.init.recurrent) return;
@@ -262,7 +256,7 @@ void read_training(const Table& table, TrainConfig& config) {
   } catch (const ArgumentError& error) {
     table.fail(table.required("memory"), error.what());
   }
-  if (!has_recurrent(config)) refuse_idle(table, "memory", config.memory.kind == MemoryPolicy::Kind::keep, "a recurrent layer");
+  if (!config.model.is_recurrent()) refuse_idle(table, "memory", config.memory.kind == MemoryPolicy::Kind::keep, "a recurrent layer");
 }
 
 TrainConfig config_of(const Table& root, std::string_view text, const std::string& name) {

@@ -118,6 +118,11 @@ TEST_CASE("a job learns, tells how, and writes the same bits again, whatever the
   CHECK(job.file("s/model.safetensors") == job.file("a/model.safetensors"));
   CHECK(spilled.out.find(" under spill kept 0 bytes, and ") != std::string::npos);
   check_refused(job.command("s", {"--memory", "forget"}), 2, {"--memory", "expected keep, spill", "found 'forget'"});
+  Job rows;
+  rows.config.replace(rows.config.find("lstm"), 4, "linear");
+  check_refused(rows.command("a", {"--quiet", "--memory", "recompute(3)"}), 1,
+                {"c.toml: memory: expected keep for layers none of which is recurrent, found recompute(3)"});
+  CHECK(millrace_command(rows.command("a", {"--quiet", "--memory", "keep", "--epochs", "1"})).code == 0);
   REQUIRE(millrace_command(job.command("c", {"--seed", "2", "--quiet"})).code == 0);
   CHECK(job.file("c/model.safetensors") != job.file("a/model.safetensors"));
 }

@@ -43,7 +43,7 @@ int shell(const std::filesystem::path& folder, const std::string& text) {
 /// The paths that a save of step 3 touches.
 std::string watched(const std::filesystem::path& folder) {
   std::string text;
-  for (const char* path : {"c", "c/step-1", "c/step-2", "c/step-3", "c/step-3.tmp", "c/step-3.tmp/weights.safetensors",
+  for (const char* path : {"c", "c/step-1", "c/step-2", "c/step-3", "c/step-3.old.tmp", "c/step-3.tmp", "c/step-3.tmp/weights.safetensors",
                            "c/step-3.tmp/notes.txt", "c/step-3.tmp/manifest.json"})
     text += fmt::format(" -P '{}'", (folder / path).string());
   return text;
@@ -116,6 +116,37 @@ TEST_CASE("a save that is killed or fails at any system call leaves the old chec
       }
     }
   CHECK(hits > 40);
+}
+
+TEST_CASE("a save that is killed or fails at any system call leaves the only checkpoint, where it is of the same step") {
+  {
+    const ScratchFolder probe;
+    if (shell(probe.path(), "strace -f -o /dev/null true") != 0) {
+      MESSAGE("skipped: strace is not there, or may not trace");
+      return;
+    }
+  }
+  int hits = 0;
+  for (const char* call : {"rename", "fsync", "unlinkat"})
+    for (const char* fault : {"signal=KILL", "error=EIO"})
+      for (int when = 1; when < 60; ++when) {
+        INFO(call, " number ", when, ", ", fault);
+        const ScratchFolder folder;
+        CheckpointFolder checkpoints(folder / "c");
+        checkpoints.save(of(3));
+        shell(folder.path(), fmt::format("strace -f -o '{}' -e trace={} -e inject={}:{}:when={}{} {{}}", (folder / "trace").string(), call,
+                                         call, fault, when, watched(folder.path())));
+        CHECK(checkpoints.steps() == std::vector<std::int64_t>{3});
+        CHECK(checkpoints.load()->step == 3);
+        check_whole(checkpoints, 3);
+        if (!holds(folder / "trace", "INJECTED") && !holds(folder / "trace", "SIGKILL")) break;
+        ++hits;
+        checkpoints.save(of(4));
+        check_whole(checkpoints, 3);
+        check_whole(checkpoints, 4);
+        for (const char* left : {"c/step-3.tmp", "c/step-3.old.tmp"}) CHECK(!std::filesystem::exists(folder / left));
+      }
+  CHECK(hits > 10);
 }
 
 TEST_CASE("a file that is cut short by a limit is an error, and the old checkpoint stays") {

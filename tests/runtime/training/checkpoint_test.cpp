@@ -104,6 +104,36 @@ TEST_CASE("what an interrupted save left is no checkpoint, and goes away with th
   CHECK(!checkpoints.load());
 }
 
+TEST_CASE("a checkpoint that was about to be replaced is still one, and gets its name back") {
+  const ScratchFolder folder;
+  CheckpointFolder checkpoints(folder.path());
+  checkpoints.save(of(3));
+  const auto interrupted = [&] {
+    std::filesystem::rename(folder / "step-3", folder / "step-3.old.tmp");
+    std::filesystem::create_directories(folder / "step-3.tmp");
+  };
+  interrupted();
+  CHECK(checkpoints.steps() == std::vector<std::int64_t>{3});
+  CHECK(checkpoints.load()->step == 3);
+  CHECK(checkpoints.load(3).texts == of(3).texts);
+  SUBCASE("by the next save") {
+    checkpoints.save(of(4));
+    CHECK(checkpoints.steps() == std::vector<std::int64_t>{3, 4});
+    CHECK(std::filesystem::exists(folder / "step-3"));
+  }
+  SUBCASE("also where that is of its step again") {
+    checkpoints.save(of(3));
+    CHECK(checkpoints.steps() == std::vector<std::int64_t>{3});
+    interrupted();
+    CHECK(checkpoints.load()->step == 3);
+  }
+  SUBCASE("before all of them are removed") {
+    checkpoints.clear();
+    CHECK(!checkpoints.load());
+    CHECK(std::filesystem::is_empty(folder.path()));
+  }
+}
+
 TEST_CASE("a folder that cannot be made and names that are none are refused") {
   const ScratchFolder folder;
   overwrite(folder / "file", "");
