@@ -32,7 +32,7 @@ struct LstmSequencePlan::Schedules {
     int beside;
     LstmSchedule schedule;
   };
-  static constexpr std::size_t most = 8;
+  static constexpr std::size_t most = 64;
   std::mutex mutex;
   std::deque<Known> known;  // the last used first
 };

@@ -53,8 +53,8 @@ struct LstmSchedule {
 
   std::string to_string() const;
 };
-/// The schedule with the least estimated time for so many rows. UnsupportedError when not one block's work fits. `beside`: so many such sequences may run
-/// at the same time, this one included: the least time of them all, side by side, each with its share, or as many at once as there is room for.
+/// The schedule with the least estimated time for so many rows. UnsupportedError when not one block's work fits. `beside`: the number of
+/// such sequences that may run at the same time, this one included. The schedule is then the one with which all of them together take the least time.
 LstmSchedule schedule_lstm(const LstmDesc& desc, std::int64_t rows, const LstmLimits& limits, int beside = 1);
 /// ArgumentError when the numbers do not fit each other, or the limits.
 void check_schedule(const LstmSchedule& schedule, const LstmDesc& desc, const LstmLimits& limits, std::int64_t rows);

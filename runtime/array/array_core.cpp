@@ -29,6 +29,18 @@ std::optional<Tensor> FilledSlots::stacked() const {
   return whole.reshape(dims);
 }
 
+namespace {
+
+/// While kernels go on to write other slots, a reader gets a part by itself, which it may share and freeze, and whose point stays.
+LoDTensor taken_from(const FilledSlots& filled, bool all_issued, std::int64_t index) {
+  const Tensor slot = filled.slot(index);
+  if (all_issued) return LoDTensor(slot);
+  if (slot.elements() == 0) return LoDTensor(part_of(slot, Point()));
+  return LoDTensor(part_of(slot, filled.watermark ? Point(filled.watermark, static_cast<std::uint64_t>(index) + 1) : slot.ready()));
+}
+
+}  // namespace
+
 /// Waiters taken off their lists; the destructor wakes them, so it must stand before the lock whose end frees the mutex.
 class ArrayCore::Wakeups {
  public:
@@ -128,7 +140,7 @@ SlotState ArrayCore::state(std::int64_t index) const {
 std::optional<LoDTensor> ArrayCore::peek(std::int64_t index) const {
   const std::lock_guard lock(mutex_);
   if (!is_written(index) || kind_ == Kind::window) return std::nullopt;
-  if (is_of_fill(index)) return LoDTensor(filled_->slot(index));
+  if (is_of_fill(index)) return taken_from(*filled_, issued_ == limit_, index);
   return slots_.at(index).value;
 }
 
@@ -189,7 +201,7 @@ std::exception_ptr ArrayCore::failure_of(std::int64_t index, const TaskInfo* who
 LoDTensor ArrayCore::take(std::int64_t index, const TaskInfo* who) {
   Wakeups wakeups;
   const std::lock_guard lock(mutex_);
-  if (is_of_fill(index)) return LoDTensor(filled_->slot(index));
+  if (is_of_fill(index)) return taken_from(*filled_, issued_ == limit_, index);
   const auto at = slots_.find(index);
   if (index < base_ || (at != slots_.end() && kind_ == Kind::window && at->second.readings >= readers_))
     throw WindowError(slot_text(index) + " was already read " + std::to_string(readers_) +
@@ -248,8 +260,8 @@ bool ArrayCore::write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, 
 void ArrayCore::fill(FilledSlots slots, std::int64_t issued) {
   Wakeups wakeups;
   const std::lock_guard lock(mutex_);
-  check_fill(slots);
   check_issue(issued);
+  check_fill(slots);
   filled_ = std::make_shared<const FilledSlots>(std::move(slots));
   issued_ = issued;
   wake_issued(wakeups);
@@ -260,6 +272,7 @@ void ArrayCore::issue(std::int64_t slots) {
   const std::lock_guard lock(mutex_);
   if (filled_ == nullptr) throw ArgumentError(text() + ": expected begin_fill before issue");
   check_issue(slots);
+  if (slots > issued_) check_write(issued_, LoDTensor(filled_->whole));
   issued_ = slots;
   wake_issued(wakeups);
 }
@@ -311,10 +324,7 @@ void ArrayCore::wake_slot(Slot& slot, Wakeups& wakeups) {
 void ArrayCore::wake_all(Wakeups& wakeups) {
   for (auto& [index, slot] : slots_)
     if (is_decided(index)) wake_slot(slot, wakeups);
-  if (watermark_ == nullptr) return;
   advance_watermark(wakeups);
-  if (kind_ == Kind::fixed && marked_ == limit_) return;
-  if (!is_written(marked_)) wakeups.mark_failed(watermark_, failure_of(marked_, nullptr));
 }
 
 /// Lets the front of a window go, as far as it was read and its elements are there, and places what was parked.
@@ -512,7 +522,11 @@ std::shared_ptr<Timeline> ArrayCore::watermark() {
 void ArrayCore::advance_watermark(Wakeups& wakeups) {
   if (watermark_ == nullptr || mark_at_->armed) return;
   for (;;) {
-    if (!is_written(marked_)) return;
+    if (!is_written(marked_)) {
+      const bool whole = kind_ == Kind::fixed && marked_ == limit_;
+      if (!whole && is_decided(marked_)) wakeups.mark_failed(watermark_, failure_of(marked_, nullptr));
+      return;
+    }
     const Point ready = is_of_fill(marked_) ? filled_->slot(marked_).ready() : slots_.at(marked_).value.ready();
     mark_at_->armed = mark_at_->arm(ready);
     if (mark_at_->armed) return;

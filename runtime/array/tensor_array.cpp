@@ -126,8 +126,10 @@ task<std::vector<SlotValue>> TensorArray::values_of(TensorArray array) {
 }
 
 task<std::shared_ptr<const detail::FilledSlots>> TensorArray::filled_of(TensorArray array) {
-  if (array.is_fixed() && array.size() > 0) co_await array.read(0);
-  if (array.filling()) co_await array.read(array.size() - 1);
+  if (array.is_fixed() && array.size() > 0) {
+    co_await array.read(0);
+    if (array.filling()) co_await array.read(array.size() - 1);
+  }
   co_return array.filled();
 }
 

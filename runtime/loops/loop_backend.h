@@ -120,8 +120,8 @@ class LoopBackend {
   /// backend, which reports errors of the values. After `form` was not null. Nothing is written.
   std::unique_ptr<LoopRun> prepare(LoopOperands operands, StreamRef stream, std::string& why);
 
-  /// Whether a run may begin while an array that it reads is being filled, whose first slot of those is issued: it awaits the others itself. After
-  /// `form` was not null.
+  /// Whether a run may begin while an array that it reads, at `slots`, is being filled, and the first of these slots is issued: the run awaits the
+  /// others itself. After `form` was not null.
   virtual bool begins_early(const TensorArray& array, const LoopOperands::Slots& slots, std::int64_t iterations) const;
   /// Whether runs of `other`, a backend of another loop, may be stages beside runs of this one.
   virtual bool runs_beside(const LoopBackend& other) const noexcept;

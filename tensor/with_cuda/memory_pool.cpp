@@ -19,14 +19,14 @@ bool MemoryPool::handed(const Uses& uses) const {
   return true;
 }
 
-/// Whether every stream but `home` is past its use. `idle` remembers the streams that were asked; they know nothing of what is being started.
-bool MemoryPool::done(const Uses& uses, std::size_t home, std::uint32_t& idle) const {
+/// Whether every stream but `home` is past its use. `asked` remembers the streams that were asked, each of which is once for an allocation; they know
+/// nothing of what is being started.
+bool MemoryPool::done(const Uses& uses, std::size_t home, std::uint32_t& asked) const {
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     if (i == home || uses[i] == 0 || streams_[i]->seen() >= uses[i]) continue;
-    if (!streams_[i]->is_handed(uses[i])) return false;
-    if ((idle >> i & 1) != 0) continue;
-    if (!streams_[i]->idle()) return false;
-    idle |= std::uint32_t{1} << i;
+    if (!streams_[i]->is_handed(uses[i]) || (asked >> i & 1) != 0) return false;
+    asked |= std::uint32_t{1} << i;
+    if (!streams_[i]->idle() || streams_[i]->seen() < uses[i]) return false;
   }
   return true;
 }
@@ -36,11 +36,11 @@ bool MemoryPool::done(const Uses& uses, std::size_t home, std::uint32_t& idle) c
 std::size_t MemoryPool::find(const std::vector<Block>& free, std::size_t home) const {
   constexpr std::size_t most_looked_at = 8;
   const std::size_t count = free.size(), last = std::min(count, most_looked_at), first = std::min(count - last, most_looked_at);
-  std::uint32_t idle = 0;
+  std::uint32_t asked = 0;
   for (std::size_t back = 1; back <= last; ++back)
-    if (done(free[count - back].uses, home, idle)) return count - back;
+    if (done(free[count - back].uses, home, asked)) return count - back;
   for (std::size_t at = 0; at < first; ++at)
-    if (done(free[at].uses, home, idle)) return at;
+    if (done(free[at].uses, home, asked)) return at;
   return count;
 }
 

@@ -57,7 +57,7 @@ class MemoryPool {
     std::uint32_t users = 0;
   };
 
-  bool done(const Uses& uses, std::size_t home, std::uint32_t& idle) const;
+  bool done(const Uses& uses, std::size_t home, std::uint32_t& asked) const;
   std::size_t find(const std::vector<Block>& free, std::size_t home) const;
   void* from_device(std::size_t size);
   bool handed(const Uses& uses) const;

@@ -202,6 +202,7 @@ bool StreamState::order(std::uint64_t value, cudaStream_t other, int other_devic
     const std::lock_guard lock(mutex_);
     if (closed_) return true;
     if (handed() < value) return false;
+    if (seen() >= value) return true;  // a mark recorded now would stand behind later work
     const Mark* found = recorded(value);
     if (found == nullptr) {
       prune();

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::int64_t most_rows = 4096, alignment = 16, least_extent = 32, least_work = std::int64_t{1} << 20;
 /// The most first: an algorithm with other sums is told by these at once.
-constexpr std::int64_t row_counts[] = {4096, 1, 2, 3, 7, 8, 16, 17, 31, 64, 65, 128, 200, 256, 1000};
+constexpr std::int64_t row_counts[] = {4096, 1, 2, 3, 7, 8, 16, 17, 31, 32, 64, 65, 128, 200, 256, 1000};
 constexpr std::size_t workspace_bytes = std::size_t{8} << 20, most_probe_bytes = std::size_t{512} << 20, most_probed = 64;
 constexpr int most_proposals = 16;
 /// Few rows have algorithms of their own: asked for at the first number of rows, compared and used up to the second. Ascending.
@@ -142,8 +142,8 @@ struct Choice {
   std::vector<Use> uses;  // ascending by rows; the last serves any number
   std::string text;
 
-  const Use& use(std::int64_t rows) const {
-    return *std::find_if(uses.begin(), uses.end() - 1, [rows](const Use& one) { return rows <= one.most_rows; });
+  std::vector<Use>::iterator use(std::int64_t rows) {
+    return std::find_if(uses.begin(), uses.end() - 1, [rows](const Use& one) { return rows <= one.most_rows; });
   }
 };
 
@@ -183,7 +183,7 @@ class Probe {
         made.library = true;
         made.text = "cuBLASLt, " + which + ": our bits at " + std::to_string(std::size(row_counts)) + " row counts" +
                     (why.empty() ? "" : "; " + why);
-        add_bands(made, all[i]);
+        add_bands(made, all[i], until);
         made.uses.push_back({most_rows, all[i].algorithm, all[i].workspace_bytes > 0});
         return made;
       }
@@ -196,11 +196,11 @@ class Probe {
     return ours(why);
   }
   /// The fastest algorithm for many rows is not the fastest for few.
-  void add_bands(Choice& made, const blas::Proposal& of_all) const {
+  void add_bands(Choice& made, const blas::Proposal& of_all, std::chrono::steady_clock::time_point until) const {
     for (const auto& [asked, most] : bands) {
       const std::vector<blas::Proposal> proposed = Problem(library_, shape_, asked).propose(handle_, most_of_band);
       for (const blas::Proposal& one : proposed) {
-        if (is_same(one, of_all)) break;
+        if (is_same(one, of_all) || std::chrono::steady_clock::now() > until) break;
         if (!difference(one, most).empty()) continue;
         made.uses.push_back({most, one.algorithm, one.workspace_bytes > 0});
         made.text += "; another up to " + std::to_string(most) + " rows";
@@ -341,7 +341,7 @@ class LibraryProducts {
   Choice* choose(const Shape& shape, std::int64_t rows, const Queue& queue);
   Choice probe(const Shape& shape, const Queue& queue);
   void* workspace(const Queue& queue, Tensor& kept);
-  int run(const Shape& shape, const Choice& choice, const ProductRequest& of, void* sums, const Queue& queue);
+  int run(const Shape& shape, Choice& choice, const ProductRequest& of, void* sums, const Queue& queue);
 
   const blas::Functions* library_;
   blas::Handle handle_ = nullptr;
@@ -396,17 +396,21 @@ void* LibraryProducts::workspace(const Queue& queue, Tensor& kept) {
   return workspaces_.emplace(queue.stream, scratch(queue, DType::u8, dims)).first->second.raw_mutable();
 }
 
-int LibraryProducts::run(const Shape& shape, const Choice& choice, const ProductRequest& of, void* sums, const Queue& queue) {
+int LibraryProducts::run(const Shape& shape, Choice& choice, const ProductRequest& of, void* sums, const Queue& queue) {
   Tensor kept;
   for (std::int64_t row = 0; row < of.m; row += most_rows) {
     const std::int64_t rows = std::min(most_rows, of.m - row);
-    const Choice::Use& use = choice.use(rows);
-    void* const work = !use.has_workspace ? nullptr : kept.elements() > 0 ? kept.raw_mutable() : workspace(queue, kept);
     const auto* const x = static_cast<const std::byte*>(of.a) + row * of.k * static_cast<std::int64_t>(size_of(shape.dtype));
     auto* const y = static_cast<std::byte*>(sums) + row * of.n * static_cast<std::int64_t>(size_of(shape.sum()));
     if (queue.launched != nullptr) queue.launched->add("F = cublasLtMatmul;");
-    const int status = Problem(*library_, shape, rows).multiply(handle_, shape.dtype == DType::f64, x, of.b, y, use.algorithm, work, queue);
-    if (status != blas::success) return status;
+    for (auto use = choice.use(rows);; use = choice.use(rows)) {
+      void* const work = !use->has_workspace ? nullptr : kept.elements() > 0 ? kept.raw_mutable() : workspace(queue, kept);
+      const int status =
+          Problem(*library_, shape, rows).multiply(handle_, shape.dtype == DType::f64, x, of.b, y, use->algorithm, work, queue);
+      if (status == blas::success) break;
+      if (use + 1 == choice.uses.end()) return status;
+      choice.uses.erase(use);  // of few rows alone
+    }
   }
   return blas::success;
 }

@@ -11,6 +11,17 @@
 #include <millrace/tensor/with_cuda/stream_state.h>
 
 namespace millrace::detail {
+namespace {
+
+std::string left_before(const std::string& what) { return what + ": this rank has left before it was done"; }
+
+/// The rank leaves while an operation connects.
+class Left : public RankError {
+ public:
+  using RankError::RankError;
+};
+
+}  // namespace
 
 void NcclFamily::add(const std::shared_ptr<NcclWorker>& worker) {
   const std::lock_guard lock(mutex_);
@@ -139,6 +150,8 @@ void NcclWorker::run() noexcept {
     reserve_.emplace(options_.device, options_.max_ctas > 0 ? options_.max_ctas : most_ctas);
     cuda::check(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", options_.device);
     work();
+  } catch (const Left& left) {
+    fail(std::make_exception_ptr(RankError(left.what())));  // of this communicator alone
   } catch (...) {
     end_by(std::current_exception());
   }
@@ -198,7 +211,7 @@ std::exception_ptr NcclWorker::unfinished() const {
   const std::lock_guard lock(mutex_);
   if (waiting_.empty() && flying_.empty()) return nullptr;
   const std::string& first = flying_.empty() ? waiting_.front().what : flying_.front().what;
-  return std::make_exception_ptr(RankError(first + ": this rank has left before it was done"));
+  return std::make_exception_ptr(RankError(left_before(first)));
 }
 
 void NcclWorker::work_until(const std::function<bool()>& done, bool polls, std::optional<std::chrono::milliseconds> limit,
@@ -256,14 +269,14 @@ bool NcclWorker::is_leaving() const {
   return leaving_;
 }
 
-/// Waits until the communicator takes the next call, which connects ranks that meet for the first time, or until this rank leaves.
+/// Waits until the communicator takes the next call. Where it takes its time to connect ranks for an operation, this ends when the rank leaves.
 void NcclWorker::settle(ncclComm_t comm, const char* call, std::chrono::milliseconds limit, const std::string& what, bool meets) {
   // A rank that gives up first may be heard of through NCCL before the rank that it gave up for is, by name.
   constexpr auto patience = std::chrono::seconds(1);
   ncclResult_t state = ncclInProgress;
   std::optional<Clock::time_point> failed;
   const auto settled = [&] {
-    if (!finishing_ && is_leaving()) throw RankError(what + ": this rank has left before it was done");
+    if (!meets && !finishing_ && is_leaving()) throw Left(left_before(what));
     const bool asks = meets && options_.hopeless;
     if (asks)
       if (const std::string why = options_.hopeless(); !why.empty()) throw RankError(what + ": " + why);

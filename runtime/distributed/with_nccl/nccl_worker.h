@@ -99,8 +99,8 @@ class NcclWorker final : public std::enable_shared_from_this<NcclWorker> {
   bool order(const Point& point, const std::string& what);
   bool look();
   void check_in_time(NcclOperation& operation);
-  /// `meets`: other ranks must come for it, and `hopeless` is asked.
   bool is_leaving() const;
+  /// `meets`: other ranks must come for it, and `hopeless` is asked.
   void settle(ncclComm_t comm, const char* call, std::chrono::milliseconds limit, const std::string& what, bool meets = false);
   ncclResult_t state_of(ncclComm_t comm) const;
   void check(ncclResult_t code, ncclComm_t comm, const char* call, const std::string& what) const;

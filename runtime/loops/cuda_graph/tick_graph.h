@@ -11,8 +11,8 @@
 
 #include <millrace/runtime/loops/cuda_graph/loop_graph.h>
 
-/// One step of live sequences as one CUDA graph: what arrived is brought there by one copy, the states of those that step are taken from slabs
-/// by slot, the kernels of the step follow, next states go back to the slots, and one copy brings what came out to the host.
+/// One step of live sequences as one CUDA graph: its first kernel reads the rows that arrived from the host's memory, the states of those that step are
+/// taken from slabs by slot, the kernels of the step follow, its last ones write the outputs to the host's memory and next states to the slots.
 namespace millrace::cuda {
 
 /// The operands of a step.
@@ -37,7 +37,7 @@ struct TickStep {
   std::size_t outputs = 0;  ///< the first so many results are outputs of the step
   /// Enqueues the step on the device's stream. Gives outputs and next values, [rows, …] each. Called while the graph is made.
   std::function<std::vector<Tensor>(const Values&)> run;
-  std::shared_ptr<MemoryResource> pinned;  ///< of the host, for what is copied
+  std::shared_ptr<MemoryResource> pinned;  ///< of the host, which the device reads and writes: rows that arrive, and outputs
 };
 
 /// The executable graph of a step for so many rows, with the memory that it works in.
@@ -45,7 +45,7 @@ class TickGraph {
  public:
   virtual ~TickGraph() = default;
   virtual std::int64_t rows() const noexcept = 0;
-  /// Kernels and copies of the graph.
+  /// Kernels of the graph.
   virtual std::size_t nodes() const noexcept = 0;
   /// A step that was started: views of one block of pinned memory, which are there when `done` is.
   struct Started {

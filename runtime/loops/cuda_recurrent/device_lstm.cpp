@@ -43,7 +43,7 @@ DeviceLstm::DeviceLstm(const LoopSite& site)
 
 std::string DeviceLstm::to_string() const {
   std::string text = loop_.to_string();
-  for (const std::int64_t rows : {1, 16, 64, 256}) text += "  " + plan_->schedule(rows).reason + "\n";
+  for (const std::int64_t rows : {1, 16, 64, 256}) text += "  " + schedule(rows).reason + "\n";
   return text;
 }
 

@@ -26,7 +26,7 @@ class DeviceLstm::PassingRun final : public LoopRun {
   std::int64_t iterations() const noexcept override { return operands_.iterations; }
   std::int64_t iterations_done() const noexcept override { return done_; }
   bool passes_slots() const noexcept override { return true; }
-  std::int64_t stride() const override;
+  std::int64_t stride() const override { return stride_; }
   std::vector<std::pair<TensorArray, std::int64_t>> next_slots() const override;
   bool advance(std::int64_t end) override;
   std::vector<SlotValue> finish() override;
@@ -35,6 +35,7 @@ class DeviceLstm::PassingRun final : public LoopRun {
 
  private:
   std::size_t at(std::int64_t iteration) const { return static_cast<std::size_t>(iteration); }
+  std::int64_t best_stride() const;
   std::int64_t issued(std::int64_t end) const;
   LstmSequenceRows rows_of(Values& values, std::int64_t end);
   bool enqueue(std::int64_t end);
@@ -49,6 +50,7 @@ class DeviceLstm::PassingRun final : public LoopRun {
   LstmSequenceRows whole_;                     // all rows
   bool filled_ = false;                        // every input is filled, or is being filled
   std::shared_ptr<Watermark> marked_;          // of all iterations; where slots come one by one, of the last run of iterations
+  std::int64_t stride_ = 1;
   std::int64_t done_ = 0;
   std::int64_t written_ = 0;
   bool failed_ = false;
@@ -84,9 +86,10 @@ DeviceLstm::PassingRun::PassingRun(const DeviceLstm& of, LoopOperands given, Str
       std::all_of(operands_.inputs.begin(), operands_.inputs.end(), [](const TensorArray& array) { return array.filling() != nullptr; }) ||
       issued(operands_.iterations) == operands_.iterations;
   if (filled_) marked_ = loop_.watermark(rows_, stream_);
+  stride_ = best_stride();
 }
 
-std::int64_t DeviceLstm::PassingRun::stride() const {
+std::int64_t DeviceLstm::PassingRun::best_stride() const {
   const LstmSequencePlan& plan = *loop_.plan_;
   const LstmDesc& desc = plan.desc();
   const double step = std::max(1.0, loop_.schedule(rows_.counts[0]).step_ns);
@@ -112,8 +115,12 @@ std::int64_t DeviceLstm::PassingRun::issued(std::int64_t end) const {
 
 std::vector<std::pair<TensorArray, std::int64_t>> DeviceLstm::PassingRun::next_slots() const {
   std::vector<std::pair<TensorArray, std::int64_t>> made;
-  for (std::size_t i = 0; done_ < iterations() && i < operands_.inputs.size(); ++i)
-    made.emplace_back(operands_.inputs[i], operands_.read[i].first + done_);
+  if (done_ == iterations()) return made;
+  for (std::size_t i = 0; i < operands_.inputs.size(); ++i) {
+    // A run of iterations that another loop's begins in the middle of would be two.
+    const std::int64_t last = operands_.inputs[i].filling() ? std::min(done_ + stride_, iterations()) - 1 : done_;
+    made.emplace_back(operands_.inputs[i], operands_.read[i].first + last);
+  }
   return made;
 }
 
@@ -157,7 +164,6 @@ bool DeviceLstm::PassingRun::enqueue(std::int64_t end) {
     const LstmSchedule schedule = loop_.schedule(rows_.counts[at(done_)]);
     millrace::run(*loop_.plan_, *weights_, piece, stream_, &schedule);
   }
-  write(end);
   done_ = end;
   return true;
 }
@@ -168,6 +174,7 @@ bool DeviceLstm::PassingRun::advance(std::int64_t end) {
   if (failed_ || end <= done_) return false;
   const bool enqueued = unless_refused(why_, [&] { return enqueue(end); });
   failed_ = !enqueued;
+  if (enqueued) write(end);  // an error of an array is the run's: the iterations are on their way
   return enqueued;
 }
 

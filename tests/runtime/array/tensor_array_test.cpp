@@ -223,7 +223,11 @@ TEST_CASE("a fill that is issued piece by piece has its first slots, and the oth
   CHECK(array.state(1) == SlotState::empty);
   CHECK(contains(message_of([&] { array.write(0, range(1, 2)); }), "a slot is written once"));
   CHECK_THROWS_AS(array.begin_fill(rows, {0, 1, 3, 6}, nullptr, 3), WrittenTwiceError);
-  CHECK_NOTHROW(rows.storage()->mark_written());
+  CHECK(!rows.storage()->frozen());
+  // What a reader does with a slot leaves the others to those who write them.
+  const LoDTensor first = *array.peek(0);
+  TensorArray(1).write(0, first);
+  CHECK(first.tensor().is_read_only());
   CHECK(!rows.storage()->frozen());
 
   SUBCASE("all of them are issued") {
@@ -247,7 +251,53 @@ TEST_CASE("a fill that is issued piece by piece has its first slots, and the oth
     array.close();
     CHECK(array.state(0) == SlotState::written);
     CHECK(array.state(1) == SlotState::failed);
+    CHECK_THROWS_AS(array.issue(2), ClosedError);
+    CHECK_NOTHROW(array.issue(1));
+    CHECK(array.state(1) == SlotState::failed);
   }
+  SUBCASE("the others are given up") {
+    array.cancel();
+    CHECK_THROWS_AS(array.issue(3), CancelledError);
+    CHECK(array.state(1) == SlotState::cancelled);
+  }
+}
+
+TEST_CASE("a count of slots that a fill cannot have leaves the array as it was") {
+  const TensorArray array(3);
+  CHECK_THROWS_AS(array.begin_fill(range(6, 2), {0, 1, 3, 6}, nullptr, 4), ArgumentError);
+  CHECK_NOTHROW(array.write(0, Tensor::from<double>({1, 2})));
+}
+
+TEST_CASE("the point of all slots fails when the array of a fill under way is closed, also behind slots that are not ready yet") {
+  const auto gate = std::make_shared<Timeline>();
+  const Tensor rows = range(3, 1);
+  const TensorArray array = TensorArray(3).named("outputs");
+  rows.storage()->set_ready(Point(gate, 1));
+  array.begin_fill(rows, {0, 1, 2, 3}, nullptr, 2);
+  const Point second = array.watermark(2), all = array.watermark(3);
+  array.close();
+  CHECK(!second.reached());
+  CHECK(all.error() == nullptr);
+  gate->advance(1);
+  CHECK(second.reached());
+  CHECK(contains(message_of([&] { all.check(); }), "slot 2 of array 'outputs' of 3 slots was never written"));
+}
+
+task<Tensor> stacked_without_slots(StreamRef stream) {
+  const Tensor nothing(DType::f32, DDim{0, 2});
+  Tensor made = co_await TensorArray::unstack(nothing).stack(stream);
+  const auto filled = co_await TensorArray::unstack(nothing).once_filled();
+  CHECK(filled != nullptr);
+  LoDTensor rows = co_await TensorArray::unstack(nothing).concat(stream);
+  CHECK(rows.dims()[0] == 0);
+  co_return made;
+}
+
+TEST_CASE("an array of no slots that was filled is stacked and joined") {
+  CpuDevice device;
+  Tensor made;
+  run_fifo([](Tensor* to, StreamRef stream) -> task<void> { *to = co_await stacked_without_slots(stream); }(&made, device.stream(0)));
+  CHECK(made.dims() == DDim{0, 2});
 }
 
 // ---- Case 14: waiting ----

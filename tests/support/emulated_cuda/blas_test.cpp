@@ -79,7 +79,7 @@ TEST_CASE("an algorithm with our bits at every row count is taken, and the other
   CHECK(library_products(*ours).empty());
   const std::string line = only_line(*device);
   CAPTURE(line);
-  CHECK(has(line, "f32 [M, 32] x [32, 32]: cuBLASLt, algorithm 5 of 5: our bits at 15 row counts"));
+  CHECK(has(line, "f32 [M, 32] x [32, 32]: cuBLASLt, algorithm 5 of 5: our bits at 16 row counts"));
   CHECK(has(line, "algorithm 1 of 5 failed with status 15 at 4096 rows"));
   CHECK(has(line, "algorithm 2 of 5 has other bits at 4096 rows"));
   CHECK(has(line, "algorithm 3 of 5 has other bits at 4096 rows"));
@@ -136,7 +136,7 @@ TEST_CASE("few rows have an algorithm of their own, which need not have our bits
   CHECK(product(*device, of) == product(*ours, of));
   const std::string line = only_line(*device);
   CAPTURE(line);
-  CHECK(has(line, "cuBLASLt, algorithm 3 of 3: our bits at 15 row counts"));
+  CHECK(has(line, "cuBLASLt, algorithm 3 of 3: our bits at 16 row counts"));
   CHECK(has(line, "another up to 32 rows; another up to 256 rows"));
   for (const auto& [rows, which] : {std::pair{1, BlasAlgorithm::few_rows},
                                     {32, BlasAlgorithm::few_rows},
