@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include <millrace/runtime/files/internal/printable.h>
 #include <millrace/tensor/error.h>
 
 /// How files of TOML that a person writes are read: every error is a ParseError of one line, `NAME:LINE: …`, that says what was expected and found.
@@ -30,7 +31,7 @@ class TomlTable {
       if (std::find(known.begin(), known.end(), key.str()) != known.end()) continue;
       std::string names;
       for (std::string_view name : known) names += (names.empty() ? "" : ", ") + std::string(name);
-      fail(value, "expected the keys " + names + ", found '" + std::string(key.str()) + "'");
+      fail(value, "expected the keys " + names + ", found " + printable(key.str()));
     }
   }
   std::string text(std::string_view key) const {
@@ -74,7 +75,7 @@ class TomlTable {
     std::string all;
     for (std::string_view name : names) all += (all.empty() ? "" : ", ") + std::string(name);
     const auto at = std::find(names.begin(), names.end(), found);
-    if (at == names.end()) fail(required(key), std::string(key) + ": expected one of " + all + ", found '" + found + "'");
+    if (at == names.end()) fail(required(key), std::string(key) + ": expected one of " + all + ", found " + printable(found));
     return static_cast<std::size_t>(at - names.begin());
   }
   const toml::table& table_at(std::string_view key) const {
