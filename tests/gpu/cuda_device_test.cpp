@@ -300,7 +300,7 @@ TEST_CASE("memory that a stream is past serves another one, also where it still 
   first.position().wait();
   const void* const early = blocks.front().raw();
   blocks.erase(blocks.begin());
-  const Tensor spinning = spin(200'000'000, nullptr, first);
+  const Tensor spinning = spin(1'000'000'000, nullptr, first);  // longer than all that follows, on any machine
   blocks.clear();
   CHECK(Tensor(DType::f32, DDim{5000}, second.memory()).raw() == early);
   CHECK(!spinning.ready().reached());
