@@ -15,7 +15,6 @@ namespace {
 using build::Var;
 using Kind = LayerSpec::Kind;
 
-
 const char* name_of(Kind kind) {
   switch (kind) {
     case Kind::lstm: return "lstm";
