@@ -260,7 +260,11 @@ bool ArrayCore::write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, 
 void ArrayCore::fill(FilledSlots slots, std::int64_t issued) {
   Wakeups wakeups;
   const std::lock_guard lock(mutex_);
-  check_issue(issued);
+  if (kind_ == Kind::fixed && filled_ == nullptr) {  // else check_fill says what is wrong
+    check_issue(issued);
+    if (issued < limit_ && !slots.whole.is_contiguous())
+      throw ArgumentError(text() + ": expected contiguous rows to be filled piece by piece, found " + slots.whole.to_string());
+  }
   check_fill(slots);
   filled_ = std::make_shared<const FilledSlots>(std::move(slots));
   issued_ = issued;

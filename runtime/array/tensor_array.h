@@ -118,7 +118,7 @@ class TensorArray {
   }
   /// As `fill`, of which the first `slots`, one at least, are written now and others by `issue`: work is enqueued for them piece by piece, and
   /// their readers enqueue theirs meanwhile. Slots that are not issued may be written one by one instead. Nobody but that work writes to
-  /// `rows`. ArgumentError for a number of slots that the array does not have.
+  /// `rows`. ArgumentError for a number of slots that the array does not have, and for rows that are not contiguous.
   void begin_fill(Tensor rows, std::vector<std::int64_t> offsets, std::shared_ptr<Watermark> watermark, std::int64_t slots) const {
     core_->fill({std::move(rows), std::move(offsets), false, std::move(watermark)}, slots);
   }

@@ -169,8 +169,9 @@ fs::path CheckpointFolder::at(std::int64_t step) const { return folder_ / (prefi
 
 /// A crash between the two renames of a save leaves the checkpoint that was to be replaced under its other name alone.
 fs::path CheckpointFolder::found_at(std::int64_t step) const {
-  std::error_code ignored;
-  return fs::exists(at(step), ignored) ? at(step) : fs::path(at(step).string() + replaced_ending);
+  const fs::path target = at(step), replaced = target.string() + replaced_ending;
+  std::error_code unknown, ignored;
+  return !fs::exists(target, unknown) && !unknown && fs::exists(replaced, ignored) ? replaced : target;
 }
 
 /// Removes what a crash or an error left behind. None of it was ever acknowledged, but for a checkpoint that was to be replaced: it gets its name back.

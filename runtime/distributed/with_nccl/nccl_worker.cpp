@@ -15,12 +15,6 @@ namespace {
 
 std::string left_before(const std::string& what) { return what + ": this rank has left before it was done"; }
 
-/// The rank leaves while an operation connects.
-class Left : public RankError {
- public:
-  using RankError::RankError;
-};
-
 }  // namespace
 
 void NcclFamily::add(const std::shared_ptr<NcclWorker>& worker) {
@@ -150,10 +144,12 @@ void NcclWorker::run() noexcept {
     reserve_.emplace(options_.device, options_.max_ctas > 0 ? options_.max_ctas : most_ctas);
     cuda::check(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", options_.device);
     work();
-  } catch (const Left& left) {
-    fail(std::make_exception_ptr(RankError(left.what())));  // of this communicator alone
   } catch (...) {
-    end_by(std::current_exception());
+    // What ends while this rank leaves, such as a duplicate that others never ask for, is its own affair.
+    if (is_leaving())
+      fail(std::current_exception());
+    else
+      end_by(std::current_exception());
   }
   finish();
 }
@@ -276,7 +272,7 @@ void NcclWorker::settle(ncclComm_t comm, const char* call, std::chrono::millisec
   ncclResult_t state = ncclInProgress;
   std::optional<Clock::time_point> failed;
   const auto settled = [&] {
-    if (!meets && !finishing_ && is_leaving()) throw Left(left_before(what));
+    if (!meets && !finishing_ && is_leaving()) throw RankError(left_before(what));
     const bool asks = meets && options_.hopeless;
     if (asks)
       if (const std::string why = options_.hopeless(); !why.empty()) throw RankError(what + ": " + why);

@@ -23,7 +23,9 @@ class TomlTable {
  public:
   TomlTable(const toml::table& table, const std::string& name, std::string where) : table_(table), name_(name), where_(std::move(where)) {}
 
-  [[noreturn]] void fail(const toml::node& at, const std::string& what) const {
+  /// Control characters in `what`, which may quote the file, are given as '?'.
+  [[noreturn]] void fail(const toml::node& at, std::string what) const {
+    std::replace_if(what.begin(), what.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
     throw ParseError(name_ + ":" + std::to_string(at.source().begin.line) + ": " + where_ + ": " + what);
   }
   void only(std::initializer_list<std::string_view> known) const {

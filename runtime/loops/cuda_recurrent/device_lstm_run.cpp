@@ -119,7 +119,8 @@ std::vector<std::pair<TensorArray, std::int64_t>> DeviceLstm::PassingRun::next_s
   for (std::size_t i = 0; i < operands_.inputs.size(); ++i) {
     // A run of iterations that another loop's begins in the middle of would be two.
     const std::int64_t last = operands_.inputs[i].filling() ? std::min(done_ + stride_, iterations()) - 1 : done_;
-    made.emplace_back(operands_.inputs[i], operands_.read[i].first + last);
+    made.emplace_back(operands_.inputs[i], operands_.read[i].first + done_);
+    if (last > done_) made.emplace_back(operands_.inputs[i], operands_.read[i].first + last);
   }
   return made;
 }

@@ -265,6 +265,8 @@ TEST_CASE("a fill that is issued piece by piece has its first slots, and the oth
 TEST_CASE("a count of slots that a fill cannot have leaves the array as it was") {
   const TensorArray array(3);
   CHECK_THROWS_AS(array.begin_fill(range(6, 2), {0, 1, 3, 6}, nullptr, 4), ArgumentError);
+  CHECK(contains(message_of([&] { array.begin_fill(range(6, 4).slice(1, 0, 2), {0, 1, 3, 6}, nullptr, 1); }), "expected contiguous rows"));
+  CHECK(contains(message_of([&] { TensorArray::growable().begin_fill(range(1, 1), {0, 1}, nullptr, 1); }), "only a fixed array"));
   CHECK_NOTHROW(array.write(0, Tensor::from<double>({1, 2})));
 }
 

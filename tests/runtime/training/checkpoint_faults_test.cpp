@@ -126,27 +126,39 @@ TEST_CASE("a save that is killed or fails at any system call leaves the only che
       return;
     }
   }
-  int hits = 0;
+  int hits = 0, olds = 0, news = 0;
   for (const char* call : {"rename", "fsync", "unlinkat"})
     for (const char* fault : {"signal=KILL", "error=EIO"})
       for (int when = 1; when < 60; ++when) {
         INFO(call, " number ", when, ", ", fault);
         const ScratchFolder folder;
         CheckpointFolder checkpoints(folder / "c");
-        checkpoints.save(of(3));
-        shell(folder.path(), fmt::format("strace -f -o '{}' -e trace={} -e inject={}:{}:when={}{} {{}}", (folder / "trace").string(), call,
-                                         call, fault, when, watched(folder.path())));
+        Checkpoint before = of(3);
+        before.texts["notes.txt"] = "before";
+        before.tensors["weights"]["w"] = Tensor::from<float>({1});
+        checkpoints.save(before);
+        const int code = shell(folder.path(), fmt::format("strace -f -o '{}' -e trace={} -e inject={}:{}:when={}{} {{}}",
+                                                          (folder / "trace").string(), call, call, fault, when, watched(folder.path())));
         CHECK(checkpoints.steps() == std::vector<std::int64_t>{3});
         CHECK(checkpoints.load()->step == 3);
-        check_whole(checkpoints, 3);
+        const bool old = checkpoints.load(3).texts == before.texts;
+        if (old)
+          CHECK(checkpoints.load(3).tensors.at("weights").at("w").elements() == 1);
+        else
+          check_whole(checkpoints, 3);
+        if (code == 0) CHECK(!old);  // what was acknowledged is there
+        (old ? olds : news) += 1;
         if (!holds(folder / "trace", "INJECTED") && !holds(folder / "trace", "SIGKILL")) break;
         ++hits;
         checkpoints.save(of(4));
-        check_whole(checkpoints, 3);
+        CHECK(checkpoints.steps() == std::vector<std::int64_t>{3, 4});
+        CHECK((checkpoints.load(3).texts == before.texts) == old);
         check_whole(checkpoints, 4);
         for (const char* left : {"c/step-3.tmp", "c/step-3.old.tmp"}) CHECK(!std::filesystem::exists(folder / left));
       }
   CHECK(hits > 10);
+  CHECK(olds > 0);
+  CHECK(news > 0);
 }
 
 TEST_CASE("a file that is cut short by a limit is an error, and the old checkpoint stays") {

@@ -120,6 +120,7 @@ folder = "f"
 TEST_CASE("what is wrong is named with its line") {
   refused("epoch = 3\n", "c.toml:1: file: expected the keys");
   refused("\"one\\ntwo\" = 3\n", "found 'one?two'");
+  refused(least + "[training]\nmemory = \"a\\nb\"\n", "found 'a?b'");
   refused("epochs = 3\n", "expected the key 'data'");
   refused("epochs = 0\n[data]\ntrain = \"a\"\n", "c.toml:1: file: epochs: expected an integer from 1");
   refused(least + "[training]\nlearning_rat = 1\n", "c.toml:8: [training]: expected the keys");
