@@ -21,8 +21,8 @@ std::vector<LoopGroup> find_loop_groups(const Program& program);
 /// the loop: what comes may be made of what the first one writes.
 std::vector<std::set<VarId>> inputs_beyond_first(const Program& program, const LoopGroup& group);
 
-/// By loop of `group`: the ops of block 0, by their place, that must have run before it, and before no loop of the group in front of it. What loops of
-/// the group write does not count.
+/// By loop of `group`: the ops of block 0, by their place, that must have run before it, and before no loop of the group in front of it. A loop of the
+/// group is no such op, also where it writes an array that the other reads.
 std::vector<std::set<std::size_t>> ops_before_each(const Program& program, const LoopGroup& group);
 
 }  // namespace millrace

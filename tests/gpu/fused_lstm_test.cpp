@@ -61,6 +61,22 @@ std::vector<std::int64_t> lengths_of(Random& random, std::int64_t sequences) {
   return made;
 }
 
+/// LSTM layers of f32, each on the slots of the one before it, over ragged rows "x" of 3 features.
+Program stack_of(Random& random, std::size_t count, std::int64_t hidden) {
+  std::vector<layers::LstmWeights> weights{random_lstm_weights(random, DType::f32, 3, hidden)};
+  while (weights.size() < count) weights.push_back(random_lstm_weights(random, DType::f32, hidden, hidden));
+  Program program;
+  const Guard guard(program);
+  const Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}, 1));
+  build::output("y", layers::lstm({x}, weights).y);
+  return program;
+}
+
+Feeds rows_of(Random& random, const std::vector<std::int64_t>& lengths) {
+  const LoD lod = LoD::from_lengths({lengths});
+  return {{"x", LoDTensor(random_of(random, DType::f32, DDim{lod.rows(), 3}), lod)}};
+}
+
 }  // namespace
 
 TEST_CASE("layers of LSTMs over ragged sequences have the same bits iteration by iteration and as one kernel each") {
@@ -313,17 +329,8 @@ TEST_CASE("a layer on another stream of the device works on a step while the ker
   const bool emulated = cuda_devices().front().name == "emulated";
   const std::int64_t iterations = emulated ? 300 : 4000, hidden = emulated ? 8 : 256;
   Random random(3);
-  const std::vector<layers::LstmWeights> weights{random_lstm_weights(random, DType::f32, 3, hidden),
-                                                 random_lstm_weights(random, DType::f32, hidden, hidden)};
-  Program program;
-  {
-    const Guard guard(program);
-    const Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}, 1));
-    build::output("y", layers::lstm({x}, weights).y);
-  }
-  Feeds feeds;
-  const LoD lod = LoD::from_lengths({{iterations, iterations / 2, 0, iterations}});
-  feeds.insert_or_assign("x", LoDTensor(random_of(random, DType::f32, DDim{lod.rows(), 3}), lod));
+  const Program program = stack_of(random, 2, hidden);
+  const Feeds feeds = rows_of(random, {iterations, iterations / 2, 0, iterations});
   const Executable executable(program, device);
   const RunResult expected = run_in(Backend::interpreted, program, feeds, device);
   // Threads that stand for streams share the cores with whatever else runs here: they are given many runs to meet in one.
@@ -354,19 +361,10 @@ TEST_CASE("the layers of a stack enqueue their runs of iterations by turns, each
   const auto device = make_device(Place::parse(test_place()), 1, 4);
   constexpr std::int64_t iterations = 600, hidden = 8;
   Random random(3);
-  std::vector<layers::LstmWeights> weights{random_lstm_weights(random, DType::f32, 3, hidden)};
-  while (weights.size() < 4) weights.push_back(random_lstm_weights(random, DType::f32, hidden, hidden));
-  Program program;
-  {
-    const Guard guard(program);
-    const Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}, 1));
-    build::output("y", layers::lstm({x}, weights).y);
-  }
-  Feeds feeds;
-  const LoD lod = LoD::from_lengths({{iterations, iterations / 2, 0, iterations}});
-  feeds.insert_or_assign("x", LoDTensor(random_of(random, DType::f32, DDim{lod.rows(), 3}), lod));
+  const Program program = stack_of(random, 4, hidden);
+  const Feeds feeds = rows_of(random, {iterations, iterations / 2, 0, iterations});
   const Executable executable(program, device);
-  // What fills a layer's first states must not stand behind another layer.
+  // The fills of a layer's first states must not stand behind another layer.
   std::map<std::size_t, int> loops, fills;
   for (const CompiledOp& op : executable.compiled().block(0).ops) {
     if (op.kind == CompiledOp::Kind::while_loop) ++loops[op.stream];
@@ -400,18 +398,8 @@ TEST_CASE("the layers of a stack enqueue their runs of iterations by turns, each
 TEST_CASE("a stack of more layers than the device has streams has the same bits") {
   const auto device = make_device(Place::parse(test_place()), 1, 3);
   Random random(5);
-  std::vector<layers::LstmWeights> weights{random_lstm_weights(random, DType::f32, 3, 5)};
-  while (weights.size() < 7) weights.push_back(random_lstm_weights(random, DType::f32, 5, 5));
-  Program program;
-  {
-    const Guard guard(program);
-    const Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}, 1));
-    build::output("y", layers::lstm({x}, weights).y);
-  }
-  Feeds feeds;
-  const LoD lod = LoD::from_lengths({{150, 0, 299, 20}});
-  feeds.insert_or_assign("x", LoDTensor(random_of(random, DType::f32, DDim{lod.rows(), 3}), lod));
-  compare(program, feeds, 7, device);
+  const Program program = stack_of(random, 7, 5);
+  compare(program, rows_of(random, {150, 0, 299, 20}), 7, device);
 }
 
 TEST_CASE("a loop that is more than an LSTM cell between ops on rows says why it stays iteration by iteration on a device") {

@@ -145,7 +145,7 @@ void NcclWorker::run() noexcept {
     cuda::check(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", options_.device);
     work();
   } catch (...) {
-    // What ends while this rank leaves, such as a duplicate that others never ask for, is its own affair.
+    // An error that comes while this rank leaves, such as that of a duplicate for which others never ask, ends this communicator alone.
     if (is_leaving())
       fail(std::current_exception());
     else

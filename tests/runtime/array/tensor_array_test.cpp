@@ -224,7 +224,7 @@ TEST_CASE("a fill that is issued piece by piece has its first slots, and the oth
   CHECK(contains(message_of([&] { array.write(0, range(1, 2)); }), "a slot is written once"));
   CHECK_THROWS_AS(array.begin_fill(rows, {0, 1, 3, 6}, nullptr, 3), WrittenTwiceError);
   CHECK(!rows.storage()->frozen());
-  // What a reader does with a slot leaves the others to those who write them.
+  // A reader may freeze its slot; the writer of the others goes on.
   const LoDTensor first = *array.peek(0);
   TensorArray(1).write(0, first);
   CHECK(first.tensor().is_read_only());

@@ -56,7 +56,7 @@ TEST_CASE("an op that a loop of a group needs belongs to the first of the loops 
       CHECK(op.type != "while");
       CHECK(place < group[i]);
       CHECK(all.insert(place).second);
-      // What the first layer does not need are the first states and the arrays of the others.
+      // The later layers alone need their first states and arrays; the rows of the input belong to the first one.
       if (i > 0) CHECK(op.type != "unpack");
     }
   CHECK(!before[0].empty());
