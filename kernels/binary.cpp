@@ -14,9 +14,27 @@
 namespace millrace {
 
 std::string_view name_of(Binary kind) {
-  static constexpr std::array<std::string_view, 19> names{
-      "add",   "sub",       "mul",  "div",        "pow",     "min",           "max",         "mod",        "fmod",       "prelu",
-      "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor"};
+  static constexpr std::array<std::string_view, 21> names{"add",
+                                                          "sub",
+                                                          "mul",
+                                                          "div",
+                                                          "pow",
+                                                          "min",
+                                                          "max",
+                                                          "mod",
+                                                          "fmod",
+                                                          "prelu",
+                                                          "sigmoid_gradient",
+                                                          "tanh_gradient",
+                                                          "equal",
+                                                          "not_equal",
+                                                          "less",
+                                                          "less_equal",
+                                                          "greater",
+                                                          "greater_equal",
+                                                          "logical_and",
+                                                          "logical_or",
+                                                          "logical_xor"};
   static_assert(names.size() == static_cast<std::size_t>(Binary::logical_xor) + 1);
   return names[static_cast<std::size_t>(kind)];
 }
@@ -24,6 +42,9 @@ std::string_view name_of(Binary kind) {
 DType result_dtype(Binary kind, DType dtype) {
   const bool logic = kind >= Binary::logical_and;
   const bool any = kind == Binary::equal || kind == Binary::not_equal;
+  const bool gradient = kind == Binary::sigmoid_gradient || kind == Binary::tanh_gradient;
+  if (gradient && !is_floating(dtype))
+    throw DTypeError(std::string(name_of(kind)) + ": expected a floating dtype, found " + std::string(name_of(dtype)));
   if (!any && logic != (dtype == DType::boolean))
     throw DTypeError(std::string(name_of(kind)) + ": expected " + (logic ? "bool" : "a number") + ", found " + std::string(name_of(dtype)));
   return kind >= Binary::equal ? DType::boolean : dtype;

@@ -17,6 +17,8 @@ namespace millrace {
 ///   minimum maximum  NaN wins
 ///   mod, fmod        remainder with the sign of the divisor (Python's %), of the dividend (C's)
 ///   prelu            x for x ≥ 0, else y·x
+///   sigmoid_gradient x·(y·(1 − y)), which takes the gradient x of y = sigmoid(z) to that of z; floats alone
+///   tanh_gradient    x·(1 − y·y), the same of tanh
 ///   equal … greater_equal     give bool; with a NaN false, not_equal true
 ///   logical_and, _or, _xor       bool to bool
 ///
@@ -33,6 +35,8 @@ enum class Binary : std::uint8_t {
   mod,
   fmod,
   prelu,
+  sigmoid_gradient,
+  tanh_gradient,
   equal,
   not_equal,
   less,
@@ -48,7 +52,7 @@ enum class Binary : std::uint8_t {
 std::string_view name_of(Binary kind);
 
 /// The result's dtype: bool for comparisons and logic, else `dtype`. DTypeError where `kind` does not take it: logic
-/// takes bool, arithmetic and order take numbers, equal and not_equal take all. f16 and bf16 are computed in f32, then
+/// takes bool, arithmetic and order take numbers, gradients floats, equal and not_equal take all. f16 and bf16 are computed in f32, then
 /// narrowed.
 DType result_dtype(Binary kind, DType dtype);
 

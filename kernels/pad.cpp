@@ -28,7 +28,7 @@ std::int64_t axis_size(int axis, std::int64_t extent, std::int64_t before, std::
   };
   const std::int64_t size = checked_add(extent, checked_add(before, after));
   const std::int64_t kept = kept_of(extent, before, after);
-  if (size < 0 || kept < 0) throw ShapeError(where() + "expected elements that are left");
+  if (size < 0 || (kept < 0 && mode != PadMode::constant)) throw ShapeError(where() + "expected elements that are left");
   const std::int64_t most = std::max(before, after);
   if (mode == PadMode::reflect && most > 0 && most >= kept) throw ArgumentError(where() + "a reflection needs fewer than there are");
   if (mode != PadMode::constant && most > 0 && kept == 0) throw ArgumentError(where() + "expected an axis with elements");
@@ -55,8 +55,10 @@ std::pair<Tensor, std::vector<std::int64_t>> kept_part(const Tensor& x, const st
   std::vector<std::int64_t> front;
   for (int axis = 0; axis < x.rank(); ++axis) {
     const auto i = static_cast<std::size_t>(axis);
-    const std::int64_t first = std::max<std::int64_t>(-before[i], 0);
-    if (before[i] < 0 || after[i] < 0) kept = kept.slice(axis, first, first + kept_of(x.dim(axis), before[i], after[i]));
+    // A shift by more than there is leaves constants alone.
+    const std::int64_t first = std::clamp<std::int64_t>(-before[i], 0, x.dim(axis));
+    const std::int64_t count = std::max<std::int64_t>(kept_of(x.dim(axis), before[i], after[i]), 0);
+    if (before[i] < 0 || after[i] < 0) kept = kept.slice(axis, first, first + count);
     front.push_back(std::max<std::int64_t>(before[i], 0));
   }
   return {std::move(kept), std::move(front)};

@@ -49,6 +49,8 @@ int export_model(const ExportFlags& flags) {
     if (flags.batch) return write_onnx_batch(flags.output, model.program);
     if (!flags.one_step) return write_onnx(flags.output, model.program);
     const std::shared_ptr<const ServedModel> steps = served(model);
+    if (!flags.start.empty() && steps->recurrence()->states.empty())
+      throw UsageError("--start: expected a program with states, which have first values, found none");
     const std::string start = flags.start.empty() ? std::string() : format_onnx_start(*steps->recurrence());
     write_onnx_step(flags.output, *steps->recurrence());
     write_boundaries(flags.output, *steps->recurrence());

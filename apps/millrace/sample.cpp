@@ -107,6 +107,7 @@ class Writer {
 
 int sample(const SampleFlags& flags) {
   const fs::path model = fs::is_directory(flags.model) ? fs::path(flags.model) / "live.mr" : fs::path(flags.model);
+  if (!fs::exists(model)) throw IoError(model.string() + ": cannot open: No such file or directory");
   const fs::path beside = model.parent_path() / "alphabet.npy";
   const Alphabet alphabet(flags.alphabet.empty() ? beside : fs::path(flags.alphabet));
   if (flags.prompt.empty()) throw UsageError("--prompt: expected at least one byte, found none");

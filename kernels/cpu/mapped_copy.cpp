@@ -2,6 +2,7 @@
 #include <millrace/kernels/cpu/mapped_copy.h>
 
 #include <algorithm>
+#include <limits>
 
 #include <millrace/kernels/cpu/element_size.h>
 #include <millrace/kernels/cpu/strided_loop.h>
@@ -9,7 +10,10 @@
 namespace millrace::cpu {
 namespace {
 
-/// Where the rows of the output (all axes but the last) begin in the input, one after the other; −1 where they see no element.
+/// Where a row begins that sees no element. (A row of an input that is turned around begins before its first element.)
+constexpr std::int64_t nowhere = std::numeric_limits<std::int64_t>::min();
+
+/// Where the rows of the output (all axes but the last) begin in the input, one after the other, or `nowhere`.
 class RowOffsets {
  public:
   RowOffsets(const Tensor& x, const IndexMaps& maps, std::int64_t row)
@@ -33,7 +37,7 @@ class RowOffsets {
   void sum_from(int axis) {
     for (; axis < axes_; ++axis) {
       const std::int64_t from = maps_[static_cast<std::size_t>(axis)][static_cast<std::size_t>(places_[axis])];
-      sums_[axis + 1] = from < 0 || sums_[axis] < 0 ? -1 : sums_[axis] + from * strides_[axis];
+      sums_[axis + 1] = from < 0 || sums_[axis] == nowhere ? nowhere : sums_[axis] + from * strides_[axis];
     }
   }
 
@@ -76,7 +80,7 @@ void mapped_copy(const Tensor& x, const IndexMaps& maps, const Tensor* otherwise
       for (std::int64_t row = begin; row < end; ++row, ++offsets) {
         U* target = to + row * width;
         const std::int64_t offset = *offsets;
-        if (offset < 0) {
+        if (offset == nowhere) {
           std::fill_n(target, width, none);
           continue;
         }

@@ -110,6 +110,8 @@ SpanFunction<T> SpanOf(Binary kind) {
     case Binary::mul: MILLRACE_SPAN(hn::Mul(x, y));
     case Binary::div: MILLRACE_SPAN(hn::Div(x, y));
     case Binary::prelu: MILLRACE_SPAN(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Mul(y, x), x));
+    case Binary::sigmoid_gradient: MILLRACE_SPAN(hn::Mul(x, hn::Mul(y, hn::Sub(hn::Set(d, hn::TFromD<decltype(d)>{1}), y))));
+    case Binary::tanh_gradient: MILLRACE_SPAN(hn::Mul(x, hn::Sub(hn::Set(d, hn::TFromD<decltype(d)>{1}), hn::Mul(y, y))));
     case Binary::minimum: MILLRACE_SPAN(Minimum(x, y));
     case Binary::maximum: MILLRACE_SPAN(Maximum(x, y));
     case Binary::equal: MILLRACE_SPAN(Truth(d, hn::Eq(x, y)));

@@ -97,6 +97,8 @@ std::string binary_text(Binary kind) {
     case Binary::div: return "{0} / {1}";
     case Binary::minimum: return "({0} < {1} || {0} != {0} ? {0} : {1})";
     case Binary::maximum: return "({0} > {1} || {0} != {0} ? {0} : {1})";
+    case Binary::sigmoid_gradient: return "{0} * ({1} * (1.0f - {1}))";
+    case Binary::tanh_gradient: return "{0} * (1.0f - {1} * {1})";
     case Binary::prelu: return "({0} < 0.0f ? {1} * {0} : {0})";
     case Binary::equal: return "({0} == {1} ? 1.0f : 0.0f)";
     case Binary::not_equal: return "({0} != {1} ? 1.0f : 0.0f)";

@@ -47,6 +47,8 @@ Looks looks_of(const Op& op) {
                                                   {"round_to_bytes", {false, false}},
                                                   {"matmul_bytes", {false, false}},
                                                   {"mul", {true, false}},
+                                                  {"sigmoid_gradient", {true, false}},
+                                                  {"tanh_gradient", {true, false}},
                                                   {"matmul", {true, false}},
                                                   {"gemm", {true, false}},
                                                   {"conv1d", {true, false}},

@@ -13,8 +13,10 @@
 #include <millrace/runtime/files/file.h>
 #include <millrace/runtime/files/internal/descriptor.h>
 #include <millrace/runtime/files/internal/json_reader.h>
+#include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/files/safetensors.h>
 #include <millrace/runtime/files/sha256.h>
+#include <millrace/runtime/files/utf8.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace::training {
@@ -27,6 +29,7 @@ using millrace::internal::JsonReader;
 using millrace::internal::sync_folder;
 
 constexpr const char* manifest_name = "manifest.json";
+const std::string tensors_ending = ".safetensors";
 constexpr const char* prefix = "step-";
 constexpr const char* replaced_ending = ".old.tmp";  // of a checkpoint while another of its step takes its place
 constexpr std::int64_t format = 1;
@@ -182,22 +185,37 @@ void CheckpointFolder::remove_leftovers() const {
     if (name.starts_with(prefix) && name.ends_with(".tmp")) remove_tree(folder_ / name);
 }
 
+/// A checkpoint that could not be loaded must not take the place of one that can.
+void CheckpointFolder::check(const Checkpoint& checkpoint) {
+  const auto refuse = [](const std::string& what, const std::string& found) {
+    throw ArgumentError("checkpoint: expected " + what + ", found " + millrace::internal::printable(found));
+  };
+  if (checkpoint.step < 0) refuse("a step of at least 0", std::to_string(checkpoint.step));
+  for (const auto& [name, value] : checkpoint.fields) {
+    if (!is_utf8(name)) refuse("the name of a field in UTF-8", name);
+    if (!is_utf8(value)) refuse("the field '" + name + "' in UTF-8", value);
+  }
+  for (const auto& [name, tensors] : checkpoint.tensors)
+    if (!is_word(name + tensors_ending)) refuse("the name of a file of tensors", name);
+  for (const auto& [name, text] : checkpoint.texts)
+    if (!is_word(name) || name.ends_with(tensors_ending)) refuse("the name of a file of text", name);
+}
+
 void CheckpointFolder::write_all(const fs::path& temporary, const Checkpoint& checkpoint) const {
   make_folder(temporary);
   std::map<std::string, Entry> files;
   const auto write = [&](const std::string& name, const std::string& bytes) {
-    if (!is_word(name)) throw ArgumentError("checkpoint: expected the name of a file, found '" + name + "'");
     files[name] = {static_cast<std::int64_t>(bytes.size()), sha256(bytes)};
     write_new(temporary / name, bytes);
   };
-  for (const auto& [name, tensors] : checkpoint.tensors) write(name + ".safetensors", file_bytes(tensors));
+  for (const auto& [name, tensors] : checkpoint.tensors) write(name + tensors_ending, file_bytes(tensors));
   for (const auto& [name, text] : checkpoint.texts) write(name, text);
   write_new(temporary / manifest_name, manifest_of(checkpoint, files));
   sync_folder(temporary);
 }
 
 void CheckpointFolder::save(const Checkpoint& checkpoint) {
-  if (checkpoint.step < 0) throw ArgumentError("checkpoint: expected a step of at least 0, found " + std::to_string(checkpoint.step));
+  check(checkpoint);
   const fs::path target = at(checkpoint.step), temporary = target.string() + ".tmp", replaced = target.string() + replaced_ending;
   try {
     make_folders(folder_);
@@ -233,8 +251,8 @@ std::vector<std::int64_t> CheckpointFolder::steps() const {
     if (name.ends_with(replaced_ending)) name.resize(name.size() - std::strlen(replaced_ending));
     std::int64_t step = 0;
     const char* first = name.data() + std::strlen(prefix);
-    const auto [end, parsed] = std::from_chars(first, name.data() + name.size(), step);
-    if (parsed == std::errc() && end == name.data() + name.size() && step >= 0) found.push_back(step);
+    const auto [ignored, parsed] = std::from_chars(first, name.data() + name.size(), step);
+    if (parsed == std::errc() && first == std::to_string(step) && step >= 0) found.push_back(step);  // no step-007
   }
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
@@ -255,12 +273,11 @@ Checkpoint CheckpointFolder::load(std::int64_t step) const {
     if (std::cmp_not_equal(bytes.size(), entry.bytes) || sha256(bytes) != entry.hash)
       throw ParseError(path.string() + ": expected " + std::to_string(entry.bytes) +
                        " bytes with the SHA-256 of the manifest, found others");
-    const std::string ending = ".safetensors";
-    if (!name.ends_with(ending)) {
+    if (!name.ends_with(tensors_ending)) {
       checkpoint.texts[name] = bytes;
       continue;
     }
-    Tensors& tensors = checkpoint.tensors[name.substr(0, name.size() - ending.size())];
+    Tensors& tensors = checkpoint.tensors[name.substr(0, name.size() - tensors_ending.size())];
     for (auto& [key, tensor] : parse_safetensors(bytes, path.string()).tensors) tensors.emplace(key, std::move(tensor));
   }
   return checkpoint;

@@ -40,8 +40,10 @@ class CheckpointFolder {
   const std::filesystem::path& path() const noexcept { return folder_; }
 
   /// Writes FOLDER/step-N.tmp/, each file and last the manifest, with fsync of each; fsync of that folder; rename to FOLDER/step-N; fsync of
-  /// FOLDER. Returns when all that has reached the disk, and older ones than the two newest are gone. IoError names file and cause: what was
-  /// there before is still there, and the next `save` begins with new files. ArgumentError for a step below 0 or a file name that is no word.
+  /// FOLDER. Returns when all that has reached the disk; this one and the one before it are left then, and those of later steps, behind which
+  /// a job went back, are gone too. IoError names file and cause: what was
+  /// there before is still there, and the next `save` begins with new files. ArgumentError for a step below 0, a file name that is no word, a text that is named like tensors, a
+  /// field that is no UTF-8: nothing is written then.
   void save(const Checkpoint& checkpoint);
 
   /// The newest one that is whole; none: there is none. `skipped` gets a line for each newer one that is not, with the reason. IoError, with
@@ -57,6 +59,7 @@ class CheckpointFolder {
  private:
   std::filesystem::path at(std::int64_t step) const;
   std::filesystem::path found_at(std::int64_t step) const;
+  static void check(const Checkpoint& checkpoint);
   void write_all(const std::filesystem::path& temporary, const Checkpoint& checkpoint) const;
   void remove_leftovers() const;
 

@@ -54,7 +54,7 @@ class Lines {
       std::string_view line = text_.substr(0, end);
       text_.remove_prefix(end == text_.npos ? text_.size() : end + 1);
       if (line.ends_with('\r')) line.remove_suffix(1);
-      if (trimmed(line).empty()) continue;
+      if (trimmed(line).empty() && line.find(separator_) == line.npos) continue;
       split(line);
       return true;
     }

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/files/utf8.h>
 #include <millrace/runtime/training/internal/floats.h>
 
 namespace millrace::training {
@@ -59,10 +60,18 @@ struct Range {
   void add(double value) {
     if (std::isfinite(value)) least = std::min(least, value), most = std::max(most, value);
   }
+  /// Makes a range of one number wide enough to be divided.
   void widen() {
     if (!(least <= most)) least = 0, most = 1;
-    if (most - least < 1e-12) least -= 0.5, most += 0.5;
+    const double size = std::max(std::abs(least), std::abs(most));
+    if (most / 2 - least / 2 >= 1e-12 * std::max(1.0, size)) return;
+    const double margin = std::max(0.5, size * 1e-6);
+    constexpr double end = std::numeric_limits<double>::max();
+    least = std::max(-end, least - margin), most = std::min(end, most + margin);
   }
+  /// 0 at the least, 1 at the most. Halves keep the width of the largest numbers finite.
+  double part(double value) const { return (value / 2 - least / 2) / (most / 2 - least / 2); }
+  double at(double part) const { return least * (1 - part) + most * part; }
 };
 
 constexpr double width = 460, height = 300, left = 58, right = 16, top = 40, bottom = 36;
@@ -75,14 +84,12 @@ std::string drawing_of(const Panel& panel, const std::vector<EpochMetrics>& epoc
   values.widen();
   const double last = epochs.empty() ? 2.0 : static_cast<double>(std::max<std::int64_t>(2, epochs.back().epoch));
   const auto at_x = [&](double epoch) { return left + (epoch - 1) / (last - 1) * (width - left - right); };
-  const auto at_y = [&](double value) {
-    return height - bottom - (value - values.least) / (values.most - values.least) * (height - top - bottom);
-  };
+  const auto at_y = [&](double value) { return height - bottom - values.part(value) * (height - top - bottom); };
   std::string text = fmt::format("<g transform=\"translate({:.0f} 0)\">\n<text x=\"{:.0f}\" y=\"28\" font-weight=\"bold\">{}</text>\n", x,
                                  left, panel.title);
   constexpr int marks = 4;
   for (int i = 0; i <= marks; ++i) {
-    const double value = values.least + (values.most - values.least) * i / marks;
+    const double value = values.at(static_cast<double>(i) / marks);
     text += fmt::format("<line x1=\"{0:.0f}\" x2=\"{1:.0f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#ddd\"/>\n", left, width - right,
                         at_y(value));
     text += fmt::format("<text x=\"{:.0f}\" y=\"{:.1f}\" text-anchor=\"end\">{:.3g}</text>\n", left - 6, at_y(value) + 4, value);
@@ -103,9 +110,15 @@ std::string drawing_of(const Panel& panel, const std::vector<EpochMetrics>& epoc
   return text + "</g>\n";
 }
 
+/// As text of XML, which has no control characters; bytes that are no UTF-8 and control characters become question marks.
 std::string escaped(const std::string& text) {
   std::string made;
-  for (const char c : text) made += c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : std::string(1, c);
+  const bool utf8 = is_utf8(text);
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool shown = byte >= 0x20 && byte != 0x7f && (utf8 || byte < 0x80);
+    made += !shown ? "?" : c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : std::string(1, c);
+  }
   return made;
 }
 
@@ -215,7 +228,7 @@ std::string curve_as_text(const std::vector<EpochMetrics>& epochs, int wide, int
     const auto index = count == 1 ? 0 : static_cast<std::size_t>(column) * (epochs.size() - 1) / static_cast<std::size_t>(count - 1);
     const auto value = read(epochs[index]);
     if (!value || !std::isfinite(*value)) continue;
-    const double part = (range.most - *value) / (range.most - range.least);
+    const double part = 1 - range.part(*value);
     lines[static_cast<std::size_t>(std::lround(part * static_cast<double>(lines.size() - 1)))][static_cast<std::size_t>(column)] = '*';
   }
   std::string text;

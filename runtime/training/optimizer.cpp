@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include <millrace/kernels/adam.h>
 #include <millrace/runtime/training/internal/floats.h>
 
@@ -14,8 +16,10 @@ namespace {
 using Kind = OptimizerOptions::Kind;
 
 void expect(bool holds, const char* what, double found) {
-  if (!holds) throw ArgumentError("optimizer: expected " + std::string(what) + ", found " + std::to_string(found));
+  if (!holds || !std::isfinite(found)) throw ArgumentError(fmt::format("optimizer: expected {}, found {}", what, found));
 }
+
+constexpr std::int64_t most_steps = std::int64_t{1} << 53;  // more would not be counted exactly by the bias of Adam's means
 
 /// Where elements of f64 are computed in f64, all others in f32.
 DType computed_in(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
@@ -53,6 +57,12 @@ Tensor converted(const Tensor& tensor, DType dtype) {
   return made;
 }
 
+/// Whether two tensors of one dtype and extents have the same bits.
+bool same_elements(const Tensor& a, const Tensor& b) {
+  const Tensor left = internal::dense(a), right = internal::dense(b);
+  return left.elements() == 0 || std::memcmp(left.raw(), right.raw(), left.bytes()) == 0;
+}
+
 void check_pair(const std::string& name, const Tensors& weights, const Tensor& gradient) {
   const auto weight = weights.find(name);
   if (weight == weights.end()) throw ArgumentError("optimizer: expected a weight '" + name + "' for its gradient, found none");
@@ -67,12 +77,12 @@ void check_pair(const std::string& name, const Tensors& weights, const Tensor& g
 }  // namespace
 
 Optimizer::Optimizer(const OptimizerOptions& options) : options_(options) {
-  expect(options.momentum >= 0, "a momentum of at least 0", options.momentum);
+  expect(options.momentum >= 0, "a finite momentum of at least 0", options.momentum);
   expect(!options.nesterov || options.momentum > 0, "a momentum above 0 for Nesterov's", options.momentum);
   expect(options.beta1 >= 0 && options.beta1 < 1, "beta1 in [0, 1)", options.beta1);
   expect(options.beta2 >= 0 && options.beta2 < 1, "beta2 in [0, 1)", options.beta2);
-  expect(options.epsilon >= 0, "an epsilon of at least 0", options.epsilon);
-  expect(options.weight_decay >= 0, "a weight decay of at least 0", options.weight_decay);
+  expect(options.epsilon >= 0, "a finite epsilon of at least 0", options.epsilon);
+  expect(options.weight_decay >= 0, "a finite weight decay of at least 0", options.weight_decay);
 }
 
 Optimizer::Slot& Optimizer::slot_of(const std::string& name, const Tensor& weight) {
@@ -85,6 +95,32 @@ Optimizer::Slot& Optimizer::slot_of(const std::string& name, const Tensor& weigh
   if (slot.narrow) slot.master = converted(weight, dtype);
   slot.started = true;
   return slot;
+}
+
+std::vector<const Tensor*> Optimizer::parts_of(const Slot& slot) const {
+  std::vector<const Tensor*> parts;
+  if (options_.kind != Kind::sgd || options_.momentum > 0) parts.push_back(&slot.first);
+  if (options_.kind != Kind::sgd) parts.push_back(&slot.second);
+  if (slot.narrow) parts.push_back(&slot.master);
+  return parts;
+}
+
+void Optimizer::check_slot(const std::string& name, const Tensor& weight) const {
+  const auto found = slots_.find(name);
+  if (found == slots_.end()) return;
+  const Slot& slot = found->second;
+  const DType dtype = computed_in(weight.dtype());
+  if (slot.narrow != (weight.dtype() != dtype))
+    throw DTypeError("optimizer, '" + name + "': expected a weight of " + (slot.narrow ? "f16 or bf16" : "f32 or f64") +
+                     ", as its state is of, found " + weight.to_string());
+  for (const Tensor* kept : parts_of(slot)) {
+    if (kept->dtype() != dtype)
+      throw DTypeError("optimizer, '" + name + "': expected a weight that is computed in " + std::string(name_of(kept->dtype())) +
+                       ", as its state is, found " + weight.to_string());
+    if (kept->dims() != weight.dims())
+      throw ShapeError("optimizer, '" + name + "': expected a weight of the extents of its state, " + kept->dims().to_string() +
+                       ", found " + weight.to_string());
+  }
 }
 
 template <class Compute>
@@ -123,6 +159,8 @@ void Optimizer::update_one(const std::string& name, Tensor& weight, const Tensor
   Slot& slot = slot_of(name, weight);
   const DType dtype = computed_in(weight.dtype());
   if (gradient.elements() > 0) {
+    // Somebody may have set the weight since: the master copy is of another value then.
+    if (slot.narrow && !same_elements(weight, converted(slot.master, weight.dtype()))) slot.master = converted(weight, dtype);
     const bool shared = weight.is_read_only() || weight.storage().use_count() > 1;
     if (!slot.narrow && (shared || !weight.is_contiguous() || !weight.host_accessible())) weight = copied(weight);
     Tensor& target = slot.narrow ? slot.master : weight;
@@ -137,8 +175,11 @@ void Optimizer::update_one(const std::string& name, Tensor& weight, const Tensor
 }
 
 void Optimizer::update(Tensors& weights, const Tensors& gradients, double learning_rate) {
-  expect(std::isfinite(learning_rate) && learning_rate >= 0, "a learning rate of at least 0", learning_rate);
-  for (const auto& [name, gradient] : gradients) check_pair(name, weights, gradient);
+  expect(learning_rate >= 0, "a finite learning rate of at least 0", learning_rate);
+  for (const auto& [name, gradient] : gradients) {
+    check_pair(name, weights, gradient);
+    check_slot(name, weights.at(name));
+  }
   for (const auto& [name, gradient] : gradients) update_one(name, weights.at(name), gradient, learning_rate);
   ++steps_;
 }
@@ -158,14 +199,17 @@ Tensors Optimizer::state() const {
 
 void Optimizer::restore(const Tensors& state) {
   std::map<std::string, Slot> slots;
-  std::int64_t steps = -1;
+  std::int64_t steps = 0;
   const bool adam = options_.kind != Kind::sgd;
+  const auto rule = [&] { return std::string(adam ? "adam" : options_.momentum > 0 ? "sgd with momentum" : "sgd"); };
   for (const auto& [full, tensor] : state) {
     const auto slash = full.rfind('/');
     const std::string part = full.substr(slash == full.npos ? 0 : slash + 1);
     if (slash == full.npos) {
       if (part != "steps") throw ArgumentError("optimizer: expected 'steps' or NAME/PART in its state, found '" + full + "'");
       steps = tensor.item_int();
+      if (steps < 0 || steps > most_steps)
+        throw ArgumentError("optimizer: expected from 0 to " + std::to_string(most_steps) + " steps, found " + std::to_string(steps));
       continue;
     }
     Slot& slot = slots[full.substr(0, slash)];
@@ -179,17 +223,27 @@ void Optimizer::restore(const Tensors& state) {
     else if (adam && part == "v")
       slot.second = copied(tensor);
     else
-      throw ArgumentError("optimizer: expected the state of " +
-                          std::string(adam                    ? "adam"
-                                      : options_.momentum > 0 ? "sgd with momentum"
-                                                              : "sgd") +
-                          ", found '" + full + "'");
+      throw ArgumentError("optimizer: expected the state of " + rule() + ", found '" + full + "'");
   }
-  if (steps < 0) throw ArgumentError("optimizer: expected 'steps' in its state, found none");
-  for (const auto& [name, slot] : slots)
-    if ((adam && slot.first.dims() != slot.second.dims()) || (adam && !state.contains(name + "/m")) ||
-        (!adam && options_.momentum > 0 && !state.contains(name + "/momentum")) || !state.contains(name + "/steps"))
-      throw ArgumentError("optimizer: expected the whole state of '" + name + "', found a part of it");
+  if (!state.contains("steps")) throw ArgumentError("optimizer: expected 'steps' in its state, found none");
+  for (const auto& [name, slot] : slots) {
+    if (slot.steps < 0 || slot.steps > steps)
+      throw ArgumentError("optimizer: expected from 0 to " + std::to_string(steps) + " steps of '" + name + "', found " +
+                          std::to_string(slot.steps));
+    const auto has = [&, &of = name](const char* part) { return state.contains(of + "/" + part); };
+    if (!has("steps") || (adam && (!has("m") || !has("v"))) || (!adam && options_.momentum > 0 && !has("momentum")))
+      throw ArgumentError("optimizer: expected the whole state of '" + name + "' for " + rule() + ", found a part of it");
+    const Tensor* first = nullptr;
+    for (const Tensor* kept : parts_of(slot)) {
+      if (kept->dtype() != DType::f32 && (kept->dtype() != DType::f64 || slot.narrow))
+        throw ArgumentError("optimizer: expected the state of '" + name + "' in " + (slot.narrow ? "f32" : "f32 or f64") + ", found " +
+                            kept->to_string());
+      if (first == nullptr) first = kept;
+      if (kept->dims() != first->dims() || kept->dtype() != first->dtype())
+        throw ArgumentError("optimizer: expected tensors of one dtype and the same extents for '" + name + "', found " +
+                            first->to_string() + " and " + kept->to_string());
+    }
+  }
   slots_ = std::move(slots);
   steps_ = steps;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <millrace/runtime/training/weights.h>
 
@@ -25,8 +26,8 @@ struct OptimizerOptions {
 };
 
 /// Changes weights by their gradients, tensor by tensor in the order of names. Elementwise: the bits depend on nothing else. f64 weights are
-/// computed in f64, all others in f32; a weight of bf16 or f16 has a master copy in f32 in the state, and is narrowed from it. Not
-/// thread-safe.
+/// computed in f64, all others in f32; a weight of bf16 or f16 has a master copy in f32 in the state, and is narrowed from it; a value that somebody else gave the weight is
+/// copied there first. Not thread-safe.
 class Optimizer {
  public:
   /// ArgumentError for a number out of range.
@@ -34,8 +35,8 @@ class Optimizer {
 
   const OptimizerOptions& options() const noexcept { return options_; }
   /// One step. Weights without a gradient stay, and so does their state. A weight is written in place where nobody else holds its storage, else
-  /// replaced: copies that others have keep their values. ArgumentError for a gradient without weight, ShapeError or DTypeError for one that is not like its weight; nothing is
-  /// changed then.
+  /// replaced: copies that others have keep their values. ArgumentError for a gradient without weight, ShapeError or DTypeError for one that is not like its weight, or a weight that is not
+  /// like its state; nothing is changed then.
   void update(Tensors& weights, const Tensors& gradients, double learning_rate);
   /// Steps so far.
   std::int64_t steps() const noexcept { return steps_; }
@@ -57,6 +58,8 @@ class Optimizer {
   void apply(Slot& slot, Compute* weight, const Tensor& gradient, double learning_rate) const;
   void update_one(const std::string& name, Tensor& weight, const Tensor& gradient, double learning_rate);
   Slot& slot_of(const std::string& name, const Tensor& weight);
+  std::vector<const Tensor*> parts_of(const Slot& slot) const;
+  void check_slot(const std::string& name, const Tensor& weight) const;
 
   OptimizerOptions options_;
   std::int64_t steps_ = 0;

@@ -40,7 +40,15 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 std::string exact(double value) { return fmt::format("{:a}", value); }
-double inexact(const std::string& text) { return std::strtod(text.c_str(), nullptr); }
+/// What `exact` wrote, whatever the locale.
+double inexact(std::string_view text) {
+  const bool negative = text.starts_with('-');
+  if (negative) text.remove_prefix(1);
+  if (text.starts_with("0x")) text.remove_prefix(2);
+  double value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::hex);
+  return negative ? -value : value;
+}
 
 // ---- Data -----------------------------------------------------------------------------------------------------------
 struct JobData {
@@ -189,11 +197,12 @@ class TrainJob {
         data_(DataReader(config, data_folder()).read(seed_)),
         shape_(data_.shape),
         classes_(config.model.loss == ModelSpec::Loss::cross_entropy),
-        batches_(deal_batches(data_.train.x.lod(), permutation(data_.train.sequences(), seed_, 0), config.batch)),
+        batches_(dealt(0)),
         trainer_(model(ModelUse::train), trainer_options()),
         scorer_(with_fed_weights(model(ModelUse::score)), make_cpu_device(options.threads)) {}
 
   TrainResult run() {
+    check_results();
     identity_ = identity();
     check_ranks();
     if (writes()) observer_.begins(description());
@@ -247,6 +256,9 @@ class TrainJob {
     if (classes_ == floating)
       throw DTypeError(data_.train.source + ": expected " + (classes_ ? "classes, i64, for cross_entropy" : "floating values for mse") +
                        ", found targets of " + data_.train.targets.to_string());
+    const Tensor& targets = data_.train.targets;
+    if (floating && (targets.rank() > 2 || (targets.rank() == 2 && targets.dim(1) == 0)))
+      throw ShapeError(data_.train.source + ": expected targets (labels) [N] or [N, K] with K of at least 1, found " + targets.to_string());
     if (data_.validated) check_like(shape_, data_.validation);
     if (data_.tested) check_like(shape_, data_.test);
     if (!config_.standardize) return;
@@ -259,13 +271,20 @@ class TrainJob {
     TrainerOptions made;
     made.optimizer = config_.optimizer;
     made.schedule = config_.schedule;
-    if (made.schedule.decay_steps == 0)
-      made.schedule.decay_steps = std::max<std::int64_t>(1, static_cast<std::int64_t>(batches_.size()) * epochs_ - made.schedule.warmup);
+    if (made.schedule.decay_steps == 0) made.schedule.decay_steps = std::max<std::int64_t>(1, batches_of_all() - made.schedule.warmup);
     made.clipping = config_.clipping;
     made.threads = options_.threads;
     made.memory = options_.memory.value_or(config_.memory);
     made.run.tracer = options_.tracer;
     return made;
+  }
+
+  /// Of all epochs: where rows bound a batch, their number depends on the order.
+  std::int64_t batches_of_all() const {
+    if (config_.batch.rows == 0) return std::ssize(batches_) * epochs_;
+    std::int64_t count = 0;
+    for (std::int64_t epoch = 0; epoch < epochs_; ++epoch) count += std::ssize(dealt(epoch));
+    return count;
   }
 
   std::string description() const {
@@ -353,6 +372,18 @@ class TrainJob {
       std::error_code error;
       const bool there = fs::is_regular_file(fs::symlink_status(path, error));
       if (there && std::find(written.begin(), written.end(), name) == written.end() && !is_input(path)) remove_file(path);
+    }
+  }
+
+  /// A job must not write over what it reads.
+  void check_results() const {
+    for (const std::string_view name : result_files) {
+      const bool text = config_.format == TrainConfig::Format::text;
+      if ((name == "alphabet.npy" && !text) || (name == "classes.txt" && (text || data_.train.classes.empty())) ||
+          (name == "words.txt" && (text || data_.train.words.empty())) || !is_input(folder_ / name))
+        continue;
+      throw ArgumentError((folder_ / name).string() +
+                          ": expected an output folder whose results are none of the job's inputs, found one that it reads");
     }
   }
 
@@ -469,9 +500,9 @@ class TrainJob {
     last_checkpoint_ = Clock::now();
   }
 
-  void deal() {
-    batches_ =
-        deal_batches(data_.train.x.lod(), permutation(data_.train.sequences(), seed_, static_cast<std::uint64_t>(epoch_)), config_.batch);
+  void deal() { batches_ = dealt(epoch_); }
+  std::vector<std::vector<std::int64_t>> dealt(std::int64_t epoch) const {
+    return deal_batches(data_.train.x.lod(), permutation(data_.train.sequences(), seed_, static_cast<std::uint64_t>(epoch)), config_.batch);
   }
 
   Feeds feeds_of(const Dataset& batch) const {
@@ -695,7 +726,7 @@ class TrainJob {
       const Tensor apart = edit_distance(best.tensor(), best.lod(), batch.targets, batch.target_lod, false, {}, stream);
       for (const float distance : apart.to_vector<float>()) wrong += static_cast<double>(distance);
     }
-    return wrong / static_cast<double>(std::max<std::int64_t>(1, data_.test.targets.dim(0)));
+    return wrong == 0 ? 0 : wrong / static_cast<double>(data_.test.targets.dim(0));  // infinite where there is none to get right
   }
   TokenErrors token_errors(const Tensors& weights) const {
     return {token_error(weights, 1), token_error(weights, config_.model.decoder->beam)};

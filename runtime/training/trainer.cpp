@@ -74,8 +74,10 @@ struct Trainer::State {
   std::string place() const { return "step " + std::to_string(optimizer.steps()) + ": "; }
 
   void check_loss(double loss) const {
-    if (!std::isfinite(loss))
-      throw TrainingError(place() + "expected a finite loss, found " + text(loss) + ": a smaller learning rate or clipping may help");
+    if (std::isfinite(loss)) return;
+    const char* const advice = optimizer.steps() == 0 ? "nothing was learnt yet: smaller features, targets or first weights may help"
+                                                      : "a smaller learning rate or clipping may help";
+    throw TrainingError(place() + "expected a finite loss, found " + text(loss) + ": " + advice);
   }
 
   /// Backward makes the gradients of the last layers first.

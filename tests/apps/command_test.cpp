@@ -380,6 +380,17 @@ TEST_CASE("an export whose start and step would be one file is refused, however 
   }
 }
 
+TEST_CASE("first values of a program without states are refused, and nothing is written") {
+  const Files files;
+  write_file(files.path("stateless.mr"),
+             "millrace 1 \"stateless\"\ninput \"x\" = x: f32[?, 2] lod=1\nblock { idx: 0 parent_idx: -1\n  y: f32[?, 2] lod=1 = "
+             "neg(X=x)\n}\noutput \"y\" = y\n");
+  check_refused(
+      {"export", files.path("stateless.mr"), "--output", files.path("step.onnx"), "--one-step", "--start", files.path("start.onnx")}, 2,
+      {"--start", "a program with states"});
+  for (const char* name : {"step.onnx", "start.onnx"}) CHECK_FALSE(std::filesystem::exists(files.folder / name));
+}
+
 TEST_CASE("outputs appear all or none") {
   const Files files;
   std::filesystem::create_directories(files.folder / "out/y.lod.json");

@@ -17,7 +17,9 @@ TEST_CASE("comparisons and logic give bool, arithmetic gives what it takes") {
   CHECK(result_dtype(Binary::add, DType::i8) == DType::i8);
   CHECK(result_dtype(Binary::less, DType::f16) == DType::boolean);
   CHECK(result_dtype(Binary::equal, DType::boolean) == DType::boolean);
+  CHECK(result_dtype(Binary::tanh_gradient, DType::bf16) == DType::bf16);
   CHECK_THROWS_AS(result_dtype(Binary::less, DType::boolean), DTypeError);
+  CHECK_THROWS_AS(result_dtype(Binary::sigmoid_gradient, DType::i32), DTypeError);
   CHECK_THROWS_AS(result_dtype(Binary::logical_or, DType::i32), DTypeError);
 }
 

@@ -23,6 +23,8 @@ double apply(Binary kind, double x, double y) {
     case Binary::mod: return x - std::floor(x / y) * y;
     case Binary::fmod: return std::fmod(x, y);
     case Binary::prelu: return x < 0 ? y * x : x;
+    case Binary::sigmoid_gradient: return x * (y * (1 - y));
+    case Binary::tanh_gradient: return x * (1 - y * y);
     case Binary::equal: return x == y;
     case Binary::not_equal: return x != y;
     case Binary::less: return x < y;
@@ -178,6 +180,18 @@ TEST_CASE("arithmetic of two f32 has the bits of each element alone, at every pl
     const Tensor whole = binary(kind, a, b, device.stream(0));
     for (std::int64_t at = 0; at < 53; ++at)
       CHECK(same_bits(binary(kind, a.rows(at, at + 1), b.rows(at, at + 1), device.stream(0)), whole.rows(at, at + 1)));
+  }
+}
+
+TEST_CASE("the gradients of sigmoid and tanh have the bits of the products and differences that they stand for") {
+  CpuDevice device;
+  const StreamRef stream = device.stream(0);
+  Random random(11);
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const Tensor g = random_tensor(random, dtype, DDim{5, 53}, 6), y = random_tensor(random, dtype, DDim{53}, 1);
+    const Tensor one = dtype == DType::f32 ? Tensor::scalar(1.0f) : Tensor::scalar(1.0);
+    CHECK(same_bits(sigmoid_gradient(g, y, stream), mul(g, mul(y, sub(one, y, stream), stream), stream)));
+    CHECK(same_bits(tanh_gradient(g, y, stream), mul(g, sub(one, mul(y, y, stream), stream), stream)));
   }
 }
 

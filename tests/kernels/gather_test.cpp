@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/gather.h>
 
+#include <cstdint>
+
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
+#include <millrace/kernels/broadcast.h>
+#include <millrace/kernels/pad.h>
+#include <millrace/kernels/slice.h>
+#include <millrace/tensor/copy.h>
 
 namespace millrace::testing {
 namespace {
@@ -27,6 +33,26 @@ TEST_CASE("gather takes along any axis, negative places count from the end, on e
     CHECK(on.down(gather(x, Tensor(DType::i64, DDim{0}, x.storage()->shared_resource()), 1, on.stream())).dims() == DDim{3, 0});
     CHECK(on.down(gather_elements(x, on.up(Tensor::from(List{1, 0, -1, -2}, DDim{2, 2})), 1, on.stream())).to_vector<std::int64_t>() ==
           List{1, 0, 3, 2});
+  });
+}
+
+TEST_CASE("gather, pad and their like see the elements of a tensor that is turned around along any axis") {
+  each_backend([](DeviceUnderTest& on) {
+    for (const int turned : {0, 1, 2}) {
+      CAPTURE(turned);
+      List values(24);
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i) + 1;
+      const Tensor x = slice_view(on.up(Tensor::from(values, DDim{2, 4, 3})), {-1}, {INT64_MIN}, {turned}, {-1});
+      const Tensor dense = contiguous(x, on.stream());
+      for (int axis = 0; axis < 3; ++axis) {
+        const Tensor places = on.up(Tensor::from(List{1, 0}, DDim{2}));
+        CHECK(same_bits(on.down(gather(x, places, axis, on.stream())), on.down(gather(dense, places, axis, on.stream()))));
+      }
+      for (const PadMode mode : {PadMode::constant, PadMode::edge})
+        CHECK(same_bits(on.down(pad(x, {1, 0, 1}, {0, 1, 2}, mode, 7, on.stream())),
+                        on.down(pad(dense, {1, 0, 1}, {0, 1, 2}, mode, 7, on.stream()))));
+      CHECK(same_bits(on.down(tile(x, {2, 1, 2}, on.stream())), on.down(tile(dense, {2, 1, 2}, on.stream()))));
+    }
   });
 }
 

@@ -39,6 +39,17 @@ TEST_CASE("several axes and other dtypes are padded at once") {
   CHECK(pad(Tensor(DType::f32, DDim{0}), {2}, {0}, PadMode::constant, 1, device.stream(0)).to_vector<float>() == List{1, 1});
 }
 
+TEST_CASE("a shift by more rows than there are gives constants alone") {
+  CpuDevice device;
+  const Tensor x = Tensor::from<float>({1, 2});
+  CHECK(pad(x, {3}, {-3}, PadMode::constant, 7, device.stream(0)).to_vector<float>() == List{7, 7});
+  CHECK(pad(x, {-3}, {3}, PadMode::constant, 7, device.stream(0)).to_vector<float>() == List{7, 7});
+  CHECK(pad(x, {5}, {-4}, PadMode::constant, 7, device.stream(0)).to_vector<float>() == List{7, 7, 7});
+  CHECK(pad(x, {1}, {-1}, PadMode::constant, 7, device.stream(0)).to_vector<float>() == List{7, 1});
+  CHECK(pad(Tensor::from<float>({1, 2, 3, 4}, DDim{2, 2}), {0, -5}, {1, 4}, PadMode::constant, 7, device.stream(0)).to_vector<float>() ==
+        List{7, 7, 7});
+}
+
 TEST_CASE("padding of several axes is that of one axis after the other, with 1 or 2 threads") {
   CpuDevice one(1), two(2);
   Random random(1);

@@ -136,7 +136,29 @@ def default_states(folder):
     assert refused.returncode == 1 and "'h', which has a default value in the model, taken as a constant" in refused.stderr, refused.stderr
 
 
-for test in (unsigned_integers, bf16_files, lists, branches, live_states, default_states):
+def bytes_in_order(folder):
+    """TopK and Unique of bytes, which ONNX Runtime takes too."""
+    for code, dtype in ((TensorProto.INT8, "i1"), (TensorProto.UINT8, "u1")):
+        path = model([helper.make_node("TopK", ["x", "k"], ["v", "i"]), helper.make_node("Unique", ["x"], ["u"])], [tensor("x", code, ["n"]), tensor("k", TensorProto.INT64, [1])],
+                     [tensor("v", code, ["m"]), tensor("i", TensorProto.INT64, ["m"]), tensor("u", code, ["l"])], folder)
+        x = np.array([3, 120, 3, 7, 0], dtype)
+        made = oracle.run(path, {"x": x, "k": np.array([3], "i8")}, folder)
+        np.testing.assert_array_equal(made("v"), np.array([120, 7, 3], dtype))
+        np.testing.assert_array_equal(made("i"), [1, 3, 0])
+        np.testing.assert_array_equal(made("u"), np.array([0, 3, 7, 120], dtype))
+        assert made("v").dtype == x.dtype
+
+
+def numbers_of_iterations(folder):
+    """A body that declares the number of its iteration as a list of one gets one."""
+    body = helper.make_graph([helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Identity", ["i"], ["k"])], "body",
+                             [tensor("i", TensorProto.INT64, [1]), tensor("c", TensorProto.BOOL, [1])], [tensor("d", TensorProto.BOOL, [1]), tensor("k", TensorProto.INT64, [1])])
+    path = model([helper.make_node("Loop", ["m", ""], ["y"], body=body)], [tensor("m", TensorProto.INT64, [])], [tensor("y", TensorProto.INT64)], folder)
+    made = oracle.run(path, {"m": np.array(3, "i8")}, folder)
+    np.testing.assert_array_equal(made("y"), [[0], [1], [2]])
+
+
+for test in (unsigned_integers, bf16_files, lists, branches, live_states, default_states, bytes_in_order, numbers_of_iterations):
     with tempfile.TemporaryDirectory() as folder:
         test(folder)
-print("edges of run: integers without a dtype, bf16, lists, a choice that is a constant, states without --state, states with defaults")
+print("edges of run: integers without a dtype, bf16, lists, a choice that is a constant, states without --state, states with defaults, bytes in order, numbers of iterations in a list")

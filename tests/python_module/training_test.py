@@ -668,6 +668,12 @@ def test_a_job_beside_its_caller(folder):
         endless.result
     with pytest.raises(OSError):
         list(mr.train_curve(config(folder), data=folder / "nowhere"))
+    with pytest.raises(OSError):
+        with mr.train_curve(config(folder), data=folder / "nowhere"):
+            pass
+    with mr.train_curve(config(folder), data=folder / "nowhere") as told:  # once is enough
+        with pytest.raises(OSError):
+            list(told)
 
 
 # ---- Several processes ----

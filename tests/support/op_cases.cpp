@@ -61,6 +61,10 @@ class Cases {
     add("clip", {fed({a}), fed({1}), fixed(Tensor::from({0.25f}))});
     add("prelu", {fed({a, b}), weight({b})});
     add("prelu", {fed({a, b}), fed({b})});
+    for (const char* name : {"sigmoid_gradient", "tanh_gradient"}) {
+      add(name, {fed({a, b}), fed({a, b})});
+      add(name, {fed({a, b}), fed({b})});
+    }
   }
 
   void unary() {

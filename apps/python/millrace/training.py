@@ -186,13 +186,14 @@ def train(
 
 class TrainCurve:
     """A job that runs beside its caller: `for epoch in mr.train_curve(config): …`, then `curve.result`. Leaving it early (`close`, or the end of a
-    `with`) stops the job behind a checkpoint."""
+    `with`) stops the job behind a checkpoint. An error of the job is raised by the iteration, by `result`, or at the end of a `with`."""
 
     def __init__(self, run: Callable[[Callable[[Epoch], object]], TrainResult]) -> None:
         self._queue: queue.SimpleQueue[Epoch | None] = queue.SimpleQueue()
         self._stop = False
         self._result: TrainResult | None = None
         self._error: BaseException | None = None
+        self._raised = False
         self._run = run
         self._thread = threading.Thread(target=self._work, name="millrace train", daemon=True)
         self._thread.start()
@@ -216,15 +217,18 @@ class TrainCurve:
             yield epoch
         self._queue.put(None)
         self._thread.join()
+        self._raise()
+
+    def _raise(self) -> None:
         if self._error is not None:
+            self._raised = True
             raise self._error
 
     @property
     def result(self) -> TrainResult:
         """Waits for the end of the job."""
         self._thread.join()
-        if self._error is not None:
-            raise self._error
+        self._raise()
         if self._result is None:
             raise RuntimeError("train_curve: the job was stopped before its end")
         return self._result
@@ -239,6 +243,8 @@ class TrainCurve:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
+        if kind is None and not self._raised:
+            self._raise()
 
 
 class _Stopped(Exception):

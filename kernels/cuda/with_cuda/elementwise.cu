@@ -132,6 +132,8 @@ struct Arithmetic {
         return rest != T{0} && (rest < T{0}) != (y < T{0}) ? rest + y : rest;
       }
       case Binary::fmod: return std::fmod(x, y);
+      case Binary::sigmoid_gradient: return x * (y * (T{1} - y));
+      case Binary::tanh_gradient: return x * (T{1} - y * y);
       default: return x < T{0} ? y * x : x;
     }
   }

@@ -118,7 +118,8 @@ bool StepBuilder::eval_list(const Op& op) {
     for (std::size_t i = 0; i < lists.size(); ++i) inputs.push_back(op.inputs[i] == no_var ? nullptr : &lists[i]);
     return fold(op, inputs);
   };
-  const std::vector<Tensor> made = run(values), places = run(marks);
+  // Marks are numbers of places, whatever type the list is cast to.
+  const std::vector<Tensor> made = run(values), places = op.type == "cast" ? marks : run(marks);
   for (std::size_t i = 0; i < made.size(); ++i) {
     const Ints where = places[i].to_vector<std::int64_t>();
     Symbol symbol{.kind = Kind::extents, .value = made[i], .lengths = places[i], .level = found.level, .origin = found.origin};

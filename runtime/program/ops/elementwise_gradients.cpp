@@ -104,6 +104,18 @@ void prelu_rule(GradientContext& c) {
   if (c.wants(1)) set_summed(c, 1, masked(compare("less", x, 0), g * x));
 }
 
+void sigmoid_gradient_rule(GradientContext& c) {
+  const Term g = gradient(c), y = value(c, 1);
+  if (c.wants(0)) set_summed(c, 0, call("sigmoid_gradient", {g, y}));
+  if (c.wants(1)) set_summed(c, 1, g * value(c, 0) * (1.0 - y * 2.0));
+}
+
+void tanh_gradient_rule(GradientContext& c) {
+  const Term g = gradient(c), y = value(c, 1);
+  if (c.wants(0)) set_summed(c, 0, call("tanh_gradient", {g, y}));
+  if (c.wants(1)) set_summed(c, 1, g * value(c, 0) * (y * -2.0));
+}
+
 // ---- One operand ----
 
 /// From the gradient of the result and the two numbers of the function: the gradient of X.
@@ -162,11 +174,8 @@ void add_unary_rules(OpRegistry& registry) {
   rule("sin", [](C c, G g, P) { return g * call("cos", {value(c, 0)}); });
   rule("cos", [](C c, G g, P) { return -(g * call("sin", {value(c, 0)})); });
   rule("atan", [](C c, G g, P) { return g / (square(value(c, 0)) + 1.0); });
-  rule("sigmoid", [](C c, G g, P) {
-    const Term y = result(c);
-    return g * (y * (1.0 - y));
-  });
-  rule("tanh", [](C c, G g, P) { return g * tanh_slope(result(c)); });
+  rule("sigmoid", [](C c, G g, P) { return call("sigmoid_gradient", {g, result(c)}); });
+  rule("tanh", [](C c, G g, P) { return call("tanh_gradient", {g, result(c)}); });
   rule("relu", [](C c, G g, P) { return masked(compare("greater", result(c), 0), g); });
   rule("leaky_relu", [](C c, G g, P p) { return where(compare("greater", value(c, 0), 0), g, g * p.alpha); });
   rule("elu", [](C c, G g, P p) { return above_zero(c, g, g * (result(c) + p.alpha)); });
@@ -200,6 +209,8 @@ void add_elementwise_gradients(OpRegistry& registry) {
   registry.set_gradient("where", where_rule);
   registry.set_gradient("clip", clip_rule);
   registry.set_gradient("prelu", prelu_rule);
+  registry.set_gradient("sigmoid_gradient", sigmoid_gradient_rule);
+  registry.set_gradient("tanh_gradient", tanh_gradient_rule);
   add_unary_rules(registry);
   registry.cut_gradients({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or",
                           "logical_xor", "logical_not", "floor", "ceil", "round", "sign", "is_nan", "is_inf"});

@@ -16,6 +16,8 @@ namespace {
 struct Named {
   const char* name;
   Binary kind;
+  const char* first = "A";
+  const char* second = "B";
 };
 constexpr Named binaries[] = {
     {"add", Binary::add},
@@ -34,6 +36,8 @@ constexpr Named binaries[] = {
     {"logical_and", Binary::logical_and},
     {"logical_or", Binary::logical_or},
     {"logical_xor", Binary::logical_xor},
+    {"sigmoid_gradient", Binary::sigmoid_gradient, "Gradient", "Y"},
+    {"tanh_gradient", Binary::tanh_gradient, "Gradient", "Y"},
 };
 
 void infer_binary(Binary kind, InferContext& context) {
@@ -45,10 +49,11 @@ OpKernel run_binary(Binary kind) {
   return [kind](OpContext& context) { context.set(0, binary(kind, context.tensor(0), context.tensor(1), context.stream())); };
 }
 
-OpDef binary_op(const char* name, Binary kind) {
+OpDef binary_op(const Named& named) {
+  const Binary kind = named.kind;
   OpDef def;
-  def.name = name;
-  def.inputs = {"A", "B"};
+  def.name = named.name;
+  def.inputs = {named.first, named.second};
   def.outputs = {"Out"};
   def.infer = [kind](InferContext& context) { infer_binary(kind, context); };
   def.prepare = [kind](const PrepareContext&) { return run_binary(kind); };
@@ -58,7 +63,7 @@ OpDef binary_op(const char* name, Binary kind) {
 }
 
 OpDef mod_op() {
-  OpDef def = binary_op("mod", Binary::mod);
+  OpDef def = binary_op({"mod", Binary::mod});
   def.prepare = [](const PrepareContext& context) {
     return run_binary(context.attributes().get_or("fmod", false) ? Binary::fmod : Binary::mod);
   };
@@ -146,7 +151,7 @@ std::optional<Binary> find_binary(const std::string& name) {
 }
 
 void add_elementwise_ops(OpRegistry& registry) {
-  for (const Named& each : binaries) registry.add(binary_op(each.name, each.kind));
+  for (const Named& each : binaries) registry.add(binary_op(each));
   registry.add(mod_op());
   registry.add(where_op());
   registry.add(clip_op());

@@ -411,6 +411,15 @@ TEST_CASE("values are learned with the mean square") {
   REQUIRE(ended.code == 0);
   CHECK(ended.out.starts_with("final: test_loss="));
   CHECK(std::stod(ended.out.substr(17)) < 0.55);  // 0.67 is that of the mean
+  // Milliseconds of an epoch: a mean square that no epoch moves.
+  NpzTensors great = tensors;
+  for (float& value : values) value = 1.7e12f + 6e4f * value;
+  great["labels"] = Tensor::from(values, {60, 1});
+  write_npz(job.folder / "train.npz", great);
+  const Ended wide = millrace_command(job.command("wide", {"--epochs", "1"}));
+  CHECK(wide.code == 0);
+  CHECK(job.file("wide/curves.svg").find("nan") == std::string::npos);
+  write_npz(job.folder / "train.npz", tensors);
   job.config.replace(job.config.find("\"mse\""), 5, "\"cross_entropy\"");
   check_refused(job.command("a", {"--quiet"}), 1, {"train.npz", "expected classes, i64, for cross_entropy"});
 }
@@ -659,6 +668,60 @@ TEST_CASE("a job that ends removes results of an earlier one that it has none of
   CHECK(job.file("a/words.txt") == text);
 }
 
+TEST_CASE("a job whose results have the name of a file that it reads is refused before it writes") {
+  Job job;
+  const NpzTensors data = problem(1, 60);
+  const auto expect_kept = [&](const std::string& name) {
+    const std::string before = job.file(name);
+    check_refused({"train", (job.folder / "c.toml").string(), "--data", job.folder.path().string(), "--output", job.folder.path().string()},
+                  1, {name, "expected an output folder whose results are none of the job's inputs"});
+    CHECK(job.file(name) == before);
+    CHECK(!fs::exists(job.folder / "checkpoints"));
+  };
+  write_safetensors(job.folder / "model.safetensors", {{data.begin(), data.end()}, {}});
+  job.config.replace(job.config.find("train.npz"), 9, "model.safetensors");
+  write_text(job.folder / "c.toml", job.config);
+  expect_kept("model.safetensors");
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "the wheel turns and ";
+  write_text(job.folder / "metrics.jsonl", text);
+  write_text(job.folder / "c.toml",
+             "epochs = 1\n[data]\ntrain = \"metrics.jsonl\"\nformat = \"text\"\nlength = 40\n"
+             "[[layer]]\nkind = \"embedding\"\nunits = 8\n[[layer]]\nkind = \"gru\"\nunits = 8\n");
+  expect_kept("metrics.jsonl");
+}
+
+TEST_CASE("a schedule without decay_steps ends with the job, also where rows bound the batches") {
+  Job job;
+  NpzTensors data;
+  std::vector<std::int64_t> lengths;
+  for (int i = 0; i < 6; ++i) lengths.insert(lengths.end(), {50, 51});
+  lengths.insert(lengths.end(), {1, 1, 1});
+  std::int64_t rows = 0;
+  for (const std::int64_t length : lengths) rows += length;
+  const auto count = static_cast<std::int64_t>(lengths.size());
+  data["rows"] = Tensor::from(std::vector<float>(static_cast<std::size_t>(rows), 0.5f), {rows, 1});
+  data["lengths"] = Tensor::from(lengths, {count});
+  data["labels"] = Tensor::from(std::vector<std::int64_t>(static_cast<std::size_t>(count), 0), {count});
+  write_npz(job.folder / "train.npz", data);
+  for (const int seed : {2, 5}) {
+    INFO("seed ", seed);
+    job.config =
+        "epochs = 20\nbatch_rows = 101\n[data]\ntrain = \"train.npz\"\n[[layer]]\nkind = \"gru\"\nunits = 2\n"
+        "[training]\nlearning_rate = 1e-3\nschedule = \"linear\"\n";
+    const Ended ended = millrace_command(job.command("a", {"--quiet", "--seed", std::to_string(seed)}));
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    const std::string lines = job.file("a/metrics.jsonl");
+    std::vector<double> rates, steps;
+    for (std::size_t at = 0; (at = lines.find("\"learning_rate\": ", at)) != lines.npos; ++at)
+      rates.push_back(std::stod(lines.substr(at + 17)));
+    for (std::size_t at = 0; (at = lines.find("\"step\": ", at)) != lines.npos; ++at) steps.push_back(std::stod(lines.substr(at + 8)));
+    REQUIRE(rates.size() == 20);
+    CHECK(rates.back() == doctest::Approx(1e-3 / steps.back()));  // that of the last step: one step from 0
+  }
+}
+
 TEST_CASE("a job that cannot write its results has its last checkpoint") {
   Job job;
   job.command("a");
@@ -795,7 +858,14 @@ TEST_CASE("whatever is wrong is one line that names the place, and an old checkp
   write_npz(job.folder / "train.npz", great);
   write_npz(job.folder / "test.npz", great);
   job.config = good + "[model]\nloss = \"mse\"\n";
-  check_refused(job.command("nan", {"--quiet"}), 1, {"expected a finite loss, found inf", "epoch 1, batch 1 of ", "c.toml"});
+  check_refused(job.command("nan", {"--quiet"}), 1,
+                {"expected a finite loss, found inf: nothing was learnt yet", "epoch 1, batch 1 of ", "c.toml"});
+  for (const DDim& extents : {DDim{60, 3, 2}, DDim{60, 0}}) {
+    great["labels"] = Tensor::from(std::vector<float>(static_cast<std::size_t>(extents.elements())), extents);
+    write_npz(job.folder / "train.npz", great);
+    check_refused(job.command("a", {"--quiet"}), 1, {"train.npz: expected targets (labels) [N] or [N, K]"});
+    CHECK(!fs::is_empty(job.folder / "a/checkpoints"));
+  }
 
   // A disk that is full.
   const char* bin = std::getenv("MILLRACE_BIN");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fstream>
+#include <functional>
 
 #include <doctest/doctest.h>
 
@@ -149,4 +150,38 @@ TEST_CASE("a folder that cannot be made and names that are none are refused") {
   CHECK(!std::filesystem::exists(folder / "step-1.tmp"));
   bad = of(-1);
   CHECK_THROWS_AS(CheckpointFolder(folder.path()).save(bad), ArgumentError);
+}
+
+TEST_CASE("a checkpoint that could not be loaded is refused, and those before it stay") {
+  const ScratchFolder folder;
+  CheckpointFolder checkpoints(folder.path());
+  checkpoints.save(of(1));
+  checkpoints.save(of(2));
+  const auto refused = [&](const char* why, const std::function<void(Checkpoint&)>& spoil) {
+    Checkpoint bad = of(3);
+    spoil(bad);
+    CHECK_THROWS_WITH_AS(checkpoints.save(bad), doctest::Contains(why), ArgumentError);
+    CHECK(checkpoints.steps() == std::vector<std::int64_t>{1, 2});
+    CHECK(checkpoints.load()->step == 2);
+  };
+  refused("the field 'data' in UTF-8, found 'caf\\xe9'", [](Checkpoint& bad) { bad.fields["data"] = "caf\xe9"; });
+  refused("the name of a field in UTF-8", [](Checkpoint& bad) { bad.fields["caf\xe9"] = ""; });
+  refused("the name of a file of text, found 'a.safetensors'", [](Checkpoint& bad) { bad.texts["a.safetensors"] = "hello"; });
+  refused("the name of a file of text, found 'weights.safetensors'", [](Checkpoint& bad) { bad.texts["weights.safetensors"] = "hello"; });
+  refused("the name of a file of tensors, found '../x'", [](Checkpoint& bad) { bad.tensors["../x"] = {}; });
+  refused("the name of a file of text, found 'manifest.json'", [](Checkpoint& bad) { bad.texts["manifest.json"] = "{}"; });
+}
+
+TEST_CASE("other names of a folder are no checkpoints") {
+  const ScratchFolder folder;
+  for (const char* name : {"step-007", "step-", "step--3", "step-1x", "step-99999999999999999999999"})
+    std::filesystem::create_directory(folder / name);
+  CheckpointFolder checkpoints(folder.path());
+  CHECK(checkpoints.steps().empty());
+  CHECK(!checkpoints.load());
+  checkpoints.save(of(8));
+  CHECK_THROWS_WITH_AS(static_cast<void>(checkpoints.load(7)), doctest::Contains("/step-7/manifest.json: cannot open"), IoError);
+  checkpoints.clear();
+  CHECK(std::filesystem::exists(folder / "step-007"));
+  CHECK(!std::filesystem::exists(folder / "step-8"));
 }

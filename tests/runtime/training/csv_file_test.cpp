@@ -118,6 +118,7 @@ TEST_CASE("what is no such file is refused with its line and column") {
   for (const char* number : {"1e99", "-3.5e38", "1e400"})
     refused(head + "1,2," + number + ",0\n", "f.csv:2: column 'b': expected a finite number that f32 holds, found '");
   refused(head + "1,2,,0\n", "f.csv:2: column 'b': expected a value, found none");
+  refused(head + " ,\t, ,\n", "f.csv:2: column 'sequence': expected a value, found none");
   refused(head + "1,2,3,0\n2,2,3,0\n1,2,3,0\n",
           "f.csv:4: expected the rows of a sequence one behind the other, found more of sequence '1'");
   refused(head + "1,2,3,0\n1,2,3,1\n", "f.csv:3: expected the target '0' of the sequence's rows before, found '1'");

@@ -80,6 +80,26 @@ TEST_CASE("curves are drawn for any number of epochs") {
   }
 }
 
+TEST_CASE("curves of the largest losses are drawn, also where they do not move") {
+  for (const double loss : {1e16, 2.89e24, 1e300, std::numeric_limits<double>::max()})
+    for (const double other : {loss, -loss}) {
+      INFO(loss, " and ", other);
+      std::vector<EpochMetrics> all = epochs(3, true);
+      for (EpochMetrics& e : all) e.train = {loss, std::nullopt}, e.validation = Score{other, std::nullopt};
+      const std::string svg = curves_as_svg("a", all);
+      CHECK(svg.find("nan") == svg.npos);
+      CHECK(svg.find("inf") == svg.npos);
+      const std::string text = curve_as_text(all, 72, 6);
+      CHECK(std::count(text.begin(), text.end(), '*') == 3);
+    }
+}
+
+TEST_CASE("a title becomes text that XML has") {
+  CHECK(curves_as_svg("tab\tand\x01", {}).find("tab?and? by epoch") != std::string::npos);
+  CHECK(curves_as_svg("lat\xe9", {}).find("lat? by epoch") != std::string::npos);
+  CHECK(curves_as_svg("caf\xc3\xa9", {}).find("caf\xc3\xa9 by epoch") != std::string::npos);
+}
+
 TEST_CASE("a loss that is not finite is null in JSON and left out of the curves") {
   const double great = std::numeric_limits<double>::infinity(), none = std::numeric_limits<double>::quiet_NaN();
   std::vector<EpochMetrics> all = epochs(5, true);

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
 
 #include <doctest/doctest.h>
 
@@ -113,4 +116,58 @@ TEST_CASE("what does not fit is refused, and changes nothing") {
   OptimizerOptions options;
   options.beta1 = 1;
   CHECK_THROWS_AS(Optimizer{options}, ArgumentError);
+  options = {};
+  options.epsilon = std::numeric_limits<double>::infinity();
+  CHECK_THROWS_WITH_AS(Optimizer{options}, "optimizer: expected a finite epsilon of at least 0, found inf", ArgumentError);
+}
+
+TEST_CASE("a weight that is no longer like its state is refused before any weight has changed") {
+  for (const Kind kind : {Kind::sgd, Kind::adam}) {
+    OptimizerOptions options = of(kind);
+    if (kind == Kind::sgd) options.momentum = 0.9;
+    Optimizer optimizer(options);
+    const auto update = [&](Tensors weights, const Tensors& gradients) { optimizer.update(weights, gradients, 0.1); };
+    const Tensors two{{"a", Tensor::from<float>({1})}, {"w", Tensor::from<float>({1, 2})}};
+    update(two, two);
+    const Tensors before = optimizer.state();
+    Tensors longer = two;
+    longer["w"] = Tensor::from(std::vector<float>(1000, 1.0f), DDim{1000});
+    CHECK_THROWS_WITH_AS(update(longer, longer), doctest::Contains("'w': expected a weight of the extents of its state, [2], found"),
+                         ShapeError);
+    Tensors wider = two;
+    wider["w"] = Tensor::from<double>({1, 2});
+    CHECK_THROWS_WITH_AS(update(wider, wider), doctest::Contains("'w': expected a weight that is computed in f32"), DTypeError);
+    Tensors narrower = two;
+    narrower["w"] = Tensor::from<bfloat16>({bfloat16(1.0f), bfloat16(2.0f)});
+    CHECK_THROWS_WITH_AS(update(narrower, narrower), doctest::Contains("'w': expected a weight of f32 or f64"), DTypeError);
+    for (const auto& [name, tensor] : optimizer.state()) CHECK(std::memcmp(tensor.raw(), before.at(name).raw(), tensor.bytes()) == 0);
+  }
+  // A state of one element for a weight of many.
+  Optimizer optimizer(of(Kind::adam));
+  const Tensor one = Tensor::from<float>({1}), steps = Tensor::scalar(std::int64_t{1});
+  optimizer.restore({{"steps", steps}, {"w/steps", steps}, {"w/m", one}, {"w/v", one}});
+  Tensors many{{"w", Tensor::from(std::vector<float>(1000, 1.0f), DDim{1000})}};
+  CHECK_THROWS_AS(optimizer.update(many, Tensors(many), 0.1), ShapeError);
+  const Tensor two = Tensor::from<float>({1, 2});
+  CHECK_THROWS_WITH_AS(optimizer.restore({{"steps", steps}, {"w/steps", steps}, {"w/m", one}, {"w/v", two}}),
+                       doctest::Contains("the same extents for 'w'"), ArgumentError);
+  CHECK_THROWS_AS(optimizer.restore({{"steps", steps}, {"w/steps", steps}, {"w/m", two}, {"w/v", two}, {"w/master", one}}), ArgumentError);
+  for (const std::int64_t count : {-1, 2}) {
+    const Tensor other = Tensor::scalar(count);
+    CHECK_THROWS_WITH_AS(optimizer.restore({{"steps", steps}, {"w/steps", other}, {"w/m", one}, {"w/v", one}}),
+                         doctest::Contains("expected from 0 to 1 steps of 'w', found "), ArgumentError);
+  }
+  CHECK_THROWS_AS(optimizer.restore({{"steps", Tensor::scalar(INT64_MAX)}}), ArgumentError);
+  const Tensor whole = Tensor::from<std::int64_t>({1});
+  CHECK_THROWS_AS(optimizer.restore({{"steps", steps}, {"w/steps", steps}, {"w/m", whole}, {"w/v", whole}}), ArgumentError);
+}
+
+TEST_CASE("the master copy follows a value that somebody else gives a narrow weight") {
+  Optimizer optimizer(of(Kind::sgd));
+  Tensors weights{{"w", Tensor::from<bfloat16>({bfloat16(1.0f), bfloat16(1.0f)})}};
+  const Tensors slope{{"w", Tensor::from<bfloat16>({bfloat16(1.0f), bfloat16(1.0f)})}};
+  optimizer.update(weights, slope, 1e-3);
+  weights["w"] = Tensor::from<bfloat16>({bfloat16(5.0f), bfloat16(5.0f)});
+  optimizer.update(weights, slope, 1e-3);
+  CHECK(optimizer.state().at("w/master").to_vector<float>() == std::vector<float>(2, 5.0f - 1e-3f));
 }

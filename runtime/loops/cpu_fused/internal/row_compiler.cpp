@@ -550,8 +550,8 @@ void RowCompiler::emit_product(const View& from, std::int64_t k, std::int64_t n,
   made.weights = made_.known_.matrices.size() - 1;
   const int last = from.dims.rank() - 1;
   const auto merged = merge(from.dims.slice(0, last), {from.strides.slice(0, last)});
-  const bool direct = from.strides[-1] == 1 && merged && merged->outer == 1;
-  const View rows = direct || from.dims[-1] == 1 ? from : contiguous(from);
+  const bool direct = (from.strides[-1] == 1 || from.dims[-1] == 1) && merged && merged->outer == 1;
+  const View rows = direct ? from : contiguous(from);
   made.outer = rows.elements() / std::max<std::int64_t>(k, 1);
   made.in[0] = rows_of(rows);
   if (direct) made.in[0].outer_step = merged->inner == 1 ? k : merged->inner_steps[0];

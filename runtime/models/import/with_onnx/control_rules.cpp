@@ -331,6 +331,9 @@ std::vector<VarId> loop_iteration(Importer& to, While& loop, VarId trips, const 
   to.read_steps(loop.params[0], steps);
   if (trips != no_var) leave_if(to, loop, to.emit1("greater_equal", {loop.params[0], trips}, {}, "done"));
   std::vector<VarId> inputs = loop.params;
+  // Some exporters declare the number of the iteration as a list of one.
+  if (loop.graph.input_size() > 0 && loop.graph.input(0).type().tensor_type().shape().dim_size() == 1)
+    inputs[0] = to.emit1("unsqueeze", {inputs[0]}, {{"axes", Ints{0}}});
   if (loop.condition < 0) inputs.insert(inputs.begin() + 1, to.literal(Tensor::scalar(true)));
   for (const std::size_t i : loop.layers) {
     VarId& input = inputs[inputs.size() - loop.states + i];

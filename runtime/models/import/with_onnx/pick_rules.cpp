@@ -40,9 +40,11 @@ void top_k(Importer& to, const Node& node, const char* op) {
   const VarId k = to.opset() < 10 ? to.literal(Tensor::scalar(node.integer("k", 0))) : to.in(node, 1);
   const VarId count = to.type(k).rank() == 0 ? k : to.emit1("reshape", {k}, {{"shape", Ints{}}});
   node.flag("sorted", true);  // where it says 0, any order is right
+  const VarId x = to.in(node, 0);
   const std::vector<VarId> made =
-      to.emit(op, {to.in(node, 0), count}, {{"axis", node.integer("axis", -1)}, {"largest", node.flag("largest", true)}});
-  to.bind(node, 0, made[0]);
+      to.emit(op, {sortable(to, x), count}, {{"axis", node.integer("axis", -1)}, {"largest", node.flag("largest", true)}});
+  const DType dtype = to.type(x).dtype;
+  to.bind(node, 0, to.type(made[0]).dtype == dtype ? made[0] : to.emit1("cast", {made[0]}, {{"to", dtype}}));
   to.bind(node, 1, made[1]);
 }
 

@@ -88,6 +88,11 @@ VarId number(Importer& to, std::int64_t value) { return to.literal(Tensor::scala
 
 VarId whole_numbers(Importer& to, VarId x) { return to.type(x).dtype == DType::i64 ? x : to.emit1("cast", {x}, {{"to", DType::i64}}); }
 
+VarId sortable(Importer& to, VarId x) {
+  const DType dtype = to.type(x).dtype;
+  return dtype == DType::i8 || dtype == DType::u8 ? to.emit1("cast", {x}, {{"to", DType::i32}}) : x;
+}
+
 int axis_of(const std::string& what, std::int64_t axis, int rank) {
   if (axis < -rank || axis >= rank)
     throw ProgramError(what + ": expected an axis of rank " + std::to_string(rank) + ", found " + std::to_string(axis));

@@ -12,6 +12,8 @@ namespace millrace::importing {
 VarId number(Importer& to, std::int64_t value);
 /// `x` as i64.
 VarId whole_numbers(Importer& to, VarId x);
+/// `x`, or its bytes as i32, which `top_k` takes.
+VarId sortable(Importer& to, VarId x);
 /// Extent of an axis as i64 of no axes: a literal where it is known. Negative axes count from the end. UnsupportedError where the rank is
 /// not known, ProgramError where there is no such axis.
 VarId extent_of(Importer& to, VarId x, int axis);

@@ -33,7 +33,8 @@ VarId scattered(Importer& to, VarId places, VarId values) {
   return to.emit1("scatter_elements", {to.emit1("mul", {places, number(to, 0)}), places, values}, first_axis);
 }
 
-Groups groups_of(Importer& to, VarId list) {
+Groups groups_of(Importer& to, VarId elements) {
+  const VarId list = sortable(to, elements);
   const VarId n = extent_of(to, list, 0);
   const std::vector<VarId> sorted = to.emit("top_k", {list, n}, {{"axis", std::int64_t{0}}, {"largest", false}});
   const VarId i = counted(to, n);

@@ -170,8 +170,9 @@ class Extents {
   }
 
   Origin through(const Op& op, int axis, const Origin& own, int depth) {
-    static const std::set<std::string> elementwise{"add",  "sub",   "mul",        "div",     "pow",           "minimum", "maximum", "mod",
-                                                   "less", "equal", "less_equal", "greater", "greater_equal", "where",   "prelu"};
+    static const std::set<std::string> elementwise{
+        "add",   "sub",        "mul",     "div",           "pow",   "minimum", "maximum",          "mod",          "less",
+        "equal", "less_equal", "greater", "greater_equal", "where", "prelu",   "sigmoid_gradient", "tanh_gradient"};
     static const std::set<std::string> same{"neg",
                                             "abs",
                                             "sqrt",

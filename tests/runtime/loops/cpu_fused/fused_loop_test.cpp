@@ -427,6 +427,29 @@ TEST_CASE("folds of every kind but products run in one piece, along any axes of 
   }
 }
 
+TEST_CASE("products of any view of a row have the rows of the view") {
+  Random random(37);
+  using Ints = std::vector<std::int64_t>;
+  const auto cut = [](const Var& x, const Ints& starts, const Ints& ends, const Ints& axes, const Ints& steps) {
+    return call1("slice", {x}, {{"starts", starts}, {"ends", ends}, {"axes", axes}, {"steps", steps}});
+  };
+  const auto turned = [](const Var& x, const Ints& perm) { return call1("transpose", {x}, {{"perm", perm}}); };
+  for (const std::int64_t k : {1, 3}) {
+    CAPTURE(k);
+    const Tensor w = random_tensor(random, {k, 5});
+    const auto check = [&](const DDim& slot, const DDim& made, const std::function<Var(const Var&)>& view) {
+      const Program program =
+          slot_loop(slot, made, [&](const Var& state, const Var& x) { return tanh(state * 0.5f + matmul(view(x), parameter("w", w))); });
+      CHECK(compare(program, {{"x", random_tensor(random, slot.inserted(0, 4))}, {"start", random_tensor(random, made)}}) == 1);
+    };
+    check({2, 3, k}, {3, 2, 5}, [&](const Var& x) { return turned(x, {1, 0, 2}); });
+    check({k, 3}, {3, 5}, [&](const Var& x) { return turned(x, {1, 0}); });
+    check({4, 2, k + 1}, {4, 2, 5}, [&](const Var& x) { return cut(x, {1}, {k + 1}, {2}, {1}); });
+    check({2, 2 * k + 2}, {2, 5}, [&](const Var& x) { return cut(x, {2}, {2 * k + 2}, {1}, {2}); });
+    check({4, 3, k + 1}, {2, 2, 5}, [&](const Var& x) { return cut(x, {0, 1, 1}, {4, 3, k + 1}, {0, 1, 2}, {2, 1, 1}); });
+  }
+}
+
 TEST_CASE("numbers around several axes of a row run in one piece") {
   Random random(34);
   const DDim picture{2, 3, 4, 5};

@@ -146,6 +146,11 @@ TEST_CASE("the gradients of ops on two operands are summed to the extents of eac
     check("clip", {check.x({3, 4}), Checks::none(), check.x({1}, 0.5)});
     check("clip", {check.x({}), check.x({1}), Checks::none()});
     check("prelu", {check.x({3, 4}), check.x({4})});
+    for (const char* op : {"sigmoid_gradient", "tanh_gradient"}) {
+      check(op, {check.x({3, 4}), check.x({3, 4})});
+      check(op, {check.x({4}), check.x({3, 4})});
+      check(op, {check.x({3, 4}), check.x({})});
+    }
   }
 }
 

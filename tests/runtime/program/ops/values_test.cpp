@@ -113,6 +113,8 @@ TEST_CASE("activations take their numbers from attributes, else those of ONNX") 
   CHECK(close(floats("gelu", {x}), {-0.5f * (1 + std::erf(-std::sqrt(0.5f))), 1 + std::erf(std::sqrt(2.0f))}));
   CHECK(floats("gelu", {x}) != floats("gelu", {x}, {{"approximate", std::string("tanh")}}));
   CHECK(floats("prelu", {x, f32({0.5f})}) == Floats{-0.5f, 2});
+  CHECK(floats("sigmoid_gradient", {x, f32({0.5f, 0.25f})}) == Floats{-0.25f, 0.375f});
+  CHECK(floats("tanh_gradient", {x, f32({0.5f, -1})}) == Floats{-0.75f, 0});
 }
 
 TEST_CASE("constants, casts, ranges and one-hots") {

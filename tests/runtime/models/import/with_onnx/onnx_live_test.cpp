@@ -145,6 +145,16 @@ TEST_CASE("Shapes that are computed from the number of rows go live") {
     graph.node("Mul", {"sum", "each"}, {"product"});
     expect_same_bits(graph.gru("product"));
   }
+  SUBCASE("an extent that is picked from the shape as floats") {
+    Live graph;
+    graph.initializer("two", Tensor::scalar<std::int64_t>(2));
+    graph.node("Shape", {"x"}, {"extents"});
+    graph.node("Cast", {"extents"}, {"floats"}).set("to", 1);
+    graph.node("Gather", {"floats", "two"}, {"width"});
+    graph.node("Sqrt", {"width"}, {"root"});
+    graph.node("Div", {"x", "root"}, {"scaled"});
+    expect_same_bits(graph.gru("scaled"));
+  }
   SUBCASE("a stretch that leaves axes of -1 as they are") {
     Live graph;
     graph.initializer("bias", ones({1, 1, 4})).initializer("open", list({-1, -1, -1}));
