@@ -154,6 +154,8 @@ Runtime::Runtime(RuntimeOptions options) : devices_(std::move(options.devices)),
     if (threads > most_threads) throw ArgumentError(fmt::format("runtime: expected at most {} threads, found {}", most_threads, threads));
   if ((options.context != nullptr) + (options.executor != nullptr) + static_cast<bool>(options.asio_executor) > 1)
     throw ArgumentError("runtime: expected an io_context, an executor of Asio's or an executor of the embedder's, found more than one");
+  if (std::find(devices_.begin(), devices_.end(), nullptr) != devices_.end())
+    throw ArgumentError("runtime: expected devices, found a null pointer among them");
   devices_.insert(devices_.begin(), cpu_device(options));
   for (std::size_t i = 0; i < devices_.size(); ++i)
     for (std::size_t k = 0; k < i; ++k)

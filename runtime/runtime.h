@@ -52,7 +52,7 @@ struct RuntimeOptions {
 /// that the embedder itself started on `executor()` must have ended before.
 class Runtime {
  public:
-  /// ArgumentError: both a context and an executor, or two devices of one place.
+  /// ArgumentError: both a context and an executor, a null device, or two devices of one place.
   explicit Runtime(RuntimeOptions options = {});
   ~Runtime();
   Runtime(const Runtime&) = delete;

@@ -3,6 +3,7 @@
 #include <millrace/runtime/array/array_core.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include <millrace/runtime/array/errors.h>
@@ -36,11 +37,15 @@ std::string ArrayCore::to_string() const {
 }
 
 void ArrayCore::check_index(std::int64_t index) const {
-  if (index >= 0 && (kind_ != Kind::fixed || index < limit_)) return;
-  const std::string range =
-      kind_ == Kind::fixed ? "expected an index from 0 to " + std::to_string(limit_ - 1) : "expected an index from 0 on";
+  // The number of slots up to `index`, itself included, is a 64-bit number, too.
+  const std::int64_t end = kind_ == Kind::fixed ? limit_ : std::numeric_limits<std::int64_t>::max();
+  if (index >= 0 && index < end) return;
+  const bool from_zero = kind_ != Kind::fixed && index < 0;
+  const std::string range = from_zero ? "expected an index from 0 on" : "expected an index from 0 to " + std::to_string(end - 1);
   throw IndexError(text() + ": " + range + ", found " + std::to_string(index) +
-                   (index < 0 ? ": slots count from 0, and append takes the next one" : ": make it larger, or growable"));
+                   (index < 0              ? ": slots count from 0, and append takes the next one"
+                    : kind_ == Kind::fixed ? ": make it larger, or growable"
+                                           : ""));
 }
 
 void ArrayCore::check_read(std::int64_t index) const {
@@ -94,7 +99,8 @@ void ArrayCore::check_value(std::int64_t index, const LoDTensor& value) {
 void ArrayCore::check_fill(const FilledSlots& slots) {
   if (kind_ != Kind::fixed) throw ArgumentError(text() + ": only a fixed array is filled at once");
   if (filled_ != nullptr && limit_ > 0) check_write(0, LoDTensor(slots.whole));
-  if (std::cmp_not_equal(slots.offsets.size(), limit_ + 1) || slots.whole.rank() == 0 || slots.offsets.back() != slots.whole.dim(0))
+  if (slots.offsets.empty() || std::cmp_not_equal(slots.offsets.size() - 1, limit_) || slots.whole.rank() == 0 ||
+      slots.offsets.back() != slots.whole.dim(0))
     throw ShapeError(text() + ": expected rows for each slot, found " + slots.whole.to_string());
   for (std::int64_t index = 0; index < limit_; ++index) {
     const auto at = static_cast<std::size_t>(index);

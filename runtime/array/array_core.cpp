@@ -7,6 +7,7 @@
 #include <millrace/runtime/array/errors.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/task_info.h>
+#include <millrace/tensor/checked.h>
 
 namespace millrace::detail {
 
@@ -130,6 +131,7 @@ bool ArrayCore::closed() const {
 
 SlotState ArrayCore::state(std::int64_t index) const {
   const std::lock_guard lock(mutex_);
+  check_index(index);
   const auto at = slots_.find(index);
   if (is_written(index) || index < base_) return SlotState::written;
   if (failed_) return cancelled_ ? SlotState::cancelled : SlotState::failed;
@@ -237,7 +239,7 @@ bool ArrayCore::write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, 
   value.tensor().ready().expect();  // readers come later, when the writer's stream is at other slots
   if (writer != nullptr) writer->last = index;
   size_ = std::max(size_, index + 1);
-  const bool fits = kind_ != Kind::window || index < base_ + room();
+  const bool fits = kind_ != Kind::window || index - base_ < room();
   if (fits && !is_rendezvous()) {
     place(index, std::move(value), wakeups);
     return true;
@@ -351,7 +353,7 @@ void ArrayCore::release(Wakeups& wakeups) {
 void ArrayCore::place_parked(Wakeups& wakeups) {
   for (ArrayWaiter** at = &parked_; *at != nullptr;) {
     ArrayWaiter* waiter = *at;
-    if (!waiter->offered && waiter->index < base_ + room()) {
+    if (!waiter->offered && waiter->index - base_ < room()) {
       place(waiter->index, std::move(waiter->parked), wakeups);
       waiter->offered = true;
     }
@@ -441,6 +443,7 @@ void ArrayCore::close() {
 }
 
 void ArrayCore::fail(std::exception_ptr error, bool cancelled) {
+  if (error == nullptr) throw ArgumentError(to_string() + ": expected an error to fail with, found null");
   Wakeups wakeups;
   const std::lock_guard lock(mutex_);
   if (failed_) return;
@@ -462,6 +465,20 @@ void ArrayCore::set_readers(int readers) {
 
 void ArrayCore::expect(DType dtype, const DDim& dims) {
   const std::lock_guard lock(mutex_);
+  const bool written = dtype_ && (size_ > 0 || issued_ > 0);
+  if (written && *dtype_ != dtype)
+    throw DTypeError(text() + ": expected " + std::string(name_of(*dtype_)) + " as in the slots that are written, found " +
+                     std::string(name_of(dtype)));
+  const auto expect_fit = [&](const DDim& slot) {
+    bool fits = slot.rank() == dims.rank();
+    for (int axis = 0; fits && axis < dims.rank(); ++axis)
+      fits = slot[axis] == DDim::unknown || dims[axis] == DDim::unknown || slot[axis] == dims[axis];
+    if (!fits) throw ShapeError(text() + ": expected " + slot.to_string() + " as in the slots that are written, found " + dims.to_string());
+  };
+  if (written) expect_fit(*dims_);
+  for (std::int64_t index = 0; index < issued_; ++index) expect_fit(filled_->slot(index).dims());
+  for (const auto& [index, slot] : slots_)
+    if (slot.written && (kind_ != Kind::window || slot.readings < readers_)) expect_fit(slot.value.dims());
   dtype_ = dtype;
   dims_ = dims;
 }
@@ -552,22 +569,47 @@ bool ArrayCore::knows_slots() const {
 Tensor ArrayCore::empty_like() const {
   const std::lock_guard lock(mutex_);
   DDim dims = dims_ ? *dims_ : DDim{};
+  // The first write leaves the rows open, since slots may differ in them: the written slots say more.
+  const auto first = std::find_if(slots_.begin(), slots_.end(), [](const auto& slot) { return slot.second.written; });
+  if (issued_ > 0)
+    dims = filled_->slot(0).dims();
+  else if (first != slots_.end() && kind_ != Kind::window)
+    dims = first->second.value.dims();
   for (int axis = 0; axis < dims.rank(); ++axis)
     if (dims[axis] == DDim::unknown) dims[axis] = 0;
-  return Tensor(dtype_.value_or(DType::f32), dims);
+  // The extents matter, and no element is read: all of them are one.
+  const DType dtype = dtype_.value_or(DType::f32);
+  DDim strides = dims;
+  for (int axis = 0; axis < strides.rank(); ++axis) strides[axis] = 0;
+  return Tensor(dtype, dims, strides, 0, std::make_shared<Allocation>(host_memory(), size_of(dtype)));
 }
+
+namespace {
+
+/// The first element of each slot in a slab. Slots of an order have its rows, else each is of `dims`. Nothing for many slots without an order: a
+/// feed may say any number of slots, and the table takes memory for each.
+std::optional<std::vector<std::int64_t>> slab_offsets(std::int64_t slots, const std::optional<SequenceOrder>& order, const DDim& dims) {
+  constexpr std::int64_t most_slots = std::int64_t{1} << 20;
+  const bool by_order = order && order->depth_below() == 0;
+  if (!order && slots > most_slots) return std::nullopt;
+  std::int64_t row = 1;
+  for (int axis = 1; axis < dims.rank(); ++axis) row = checked_mul(row, dims[axis]);
+  std::vector<std::int64_t> offsets{0};
+  for (std::int64_t slot = 0; slot < slots; ++slot)
+    offsets.push_back(checked_add(offsets.back(), by_order ? checked_mul(order->live(slot), row) : dims.elements()));
+  return offsets;
+}
+
+}  // namespace
 
 Tensor ArrayCore::prepare(std::int64_t index, DType dtype, const DDim& dims, const std::shared_ptr<MemoryResource>& memory) {
   const std::lock_guard lock(mutex_);
   check_index(index);
   if (kind_ != Kind::fixed) return Tensor(dtype, dims, memory);
   if (slab_ == nullptr) {
-    std::int64_t row = 1;
-    for (int axis = 1; axis < dims.rank(); ++axis) row *= dims[axis];
-    std::vector<std::int64_t> offsets{0};
-    for (std::int64_t slot = 0; slot < limit_; ++slot)
-      offsets.push_back(offsets.back() + (order_ && order_->depth_below() == 0 ? order_->live(slot) * row : dims.elements()));
-    slab_ = std::make_shared<Slab>(dtype, std::move(offsets), memory);
+    std::optional<std::vector<std::int64_t>> offsets = slab_offsets(limit_, order_, dims);
+    if (!offsets) return Tensor(dtype, dims, memory);
+    slab_ = std::make_shared<Slab>(dtype, std::move(*offsets), memory);
   }
   if (slab_->dtype() != dtype || slab_->elements(index) != dims.elements()) return Tensor(dtype, dims, memory);
   return slab_->slot(index, dims);

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include <millrace/tensor/checked.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace {
@@ -28,7 +29,7 @@ class PartOfSlab final : public MemoryResource {
 Slab::Slab(DType dtype, std::vector<std::int64_t> offsets, std::shared_ptr<MemoryResource> memory)
     : dtype_(dtype),
       offsets_(std::move(offsets)),
-      storage_(std::make_shared<Allocation>(std::move(memory), static_cast<std::size_t>(offsets_.back()) * size_of(dtype))),
+      storage_(std::make_shared<Allocation>(std::move(memory), checked_mul(static_cast<std::size_t>(offsets_.back()), size_of(dtype)))),
       slots_(offsets_.size() - 1) {}
 
 std::int64_t Slab::elements(std::int64_t slot) const {

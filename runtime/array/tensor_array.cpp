@@ -7,10 +7,23 @@
 #include <millrace/runtime/array/join.h>
 #include <millrace/runtime/array/reorder.h>
 #include <millrace/runtime/task/errors.h>
+#include <millrace/tensor/checked.h>
 #include <millrace/tensor/copy.h>
 
 namespace millrace {
 using detail::ArrayCore;
+
+namespace {
+
+/// A tensor without elements takes no memory, however many slots it would give; the table of the slots does.
+void check_slots(const char* what, const Tensor& x, std::int64_t slots) {
+  constexpr std::int64_t most_slots = std::int64_t{1} << 24;
+  if (x.elements() == 0 && slots > most_slots)
+    throw ArgumentError(std::string(what) + ": expected at most " + std::to_string(most_slots) + " slots without elements, found " +
+                        x.to_string());
+}
+
+}  // namespace
 
 TensorArray TensorArray::make(ArrayCore::Kind kind, std::int64_t size, std::optional<SequenceOrder> order) {
   if (size < 0)
@@ -40,6 +53,7 @@ TensorArray TensorArray::window(std::int64_t capacity, int readers) {
 }
 
 void TensorArray::fill_items(Tensor items) const {
+  check_slots("fill_items", items, items.dim(0));
   std::vector<std::int64_t> offsets(static_cast<std::size_t>(items.dim(0)) + 1);
   std::iota(offsets.begin(), offsets.end(), std::int64_t{0});
   core_->fill({std::move(items), std::move(offsets), true, nullptr}, core_->capacity());
@@ -48,6 +62,7 @@ void TensorArray::fill_items(Tensor items) const {
 TensorArray TensorArray::unstack(const Tensor& x, int axis) {
   if (x.rank() == 0) throw ShapeError("unstack: expected a tensor with at least one axis, found the scalar " + x.to_string());
   const std::int64_t count = x.dim(axis);
+  check_slots("unstack", x, count);
   TensorArray made(count);
   made.core_->expect(x.dtype(), x.dims().erased(x.dims().checked_axis(axis)));
   if (x.dims().checked_axis(axis) == 0) {
@@ -60,8 +75,10 @@ TensorArray TensorArray::unstack(const Tensor& x, int axis) {
 
 TensorArray TensorArray::split(const Tensor& x, const std::vector<std::int64_t>& lengths) {
   std::int64_t sum = 0;
-  for (const std::int64_t length : lengths)
-    sum += length < 0 ? throw ShapeError("split: expected lengths from 0 on, found " + std::to_string(length)) : length;
+  for (const std::int64_t length : lengths) {
+    if (length < 0) throw ShapeError("split: expected lengths from 0 on, found " + std::to_string(length));
+    sum = checked_add(sum, length);
+  }
   if (x.rank() == 0 || x.dim(0) != sum)
     throw ShapeError("split: expected lengths that sum to the rows of " + x.to_string() + ", found a sum of " + std::to_string(sum));
   TensorArray made(lengths.size());
@@ -105,6 +122,18 @@ SlotWrite TensorArray::write(SlotIndex index, LoDTensor value, Mode mode, Stream
   return SlotWrite(core_, index.value(), LoDTensor(kept, value.lod()), nullptr);
 }
 
+Point TensorArray::watermark(std::int64_t slots) const {
+  std::shared_ptr<Timeline> timeline = core_->watermark();
+  if (slots < 0 || (is_fixed() && slots > size())) {
+    // The timeline itself counts on for the slots that there are, and may be the one of a kernel.
+    timeline = std::make_shared<Timeline>();
+    timeline->fail(std::make_exception_ptr(IndexError(to_string() + ": expected a watermark of the slots " +
+                                                      (is_fixed() ? "that it has" : "from 0 on") + ", found one of " +
+                                                      std::to_string(slots) + " slots")));
+  }
+  return Point(std::move(timeline), static_cast<std::uint64_t>(slots));
+}
+
 void TensorArray::cancel() const { core_->fail(std::make_exception_ptr(CancelledError(to_string() + " was cancelled")), true); }
 
 void TensorArray::scatter(const std::vector<std::int64_t>& indices, const Tensor& x) const {
@@ -133,14 +162,27 @@ task<std::shared_ptr<const detail::FilledSlots>> TensorArray::filled_of(TensorAr
   co_return array.filled();
 }
 
+namespace {
+
+void check_stack(const TensorArray& array, const char* what, const std::vector<SlotValue>& values) {
+  for (const SlotValue& value : values) {
+    const std::string slot = " in slot " + std::to_string(value.iteration());
+    if (!value.lod().empty())
+      throw LoDError(array.to_string() + ": " + what + " needs slots without levels, found " + value.lod().to_string() + slot +
+                     ": concat keeps them");
+    if (value.dims() != values[0].dims())
+      throw ShapeError(array.to_string() + ": " + what + " needs slots of one shape, found " + values[0].dims().to_string() + " in slot " +
+                       std::to_string(values[0].iteration()) + " and " + value.dims().to_string() + slot + ": concat joins rows");
+  }
+}
+
+}  // namespace
+
 task<Tensor> TensorArray::stack_of(TensorArray array, StreamRef stream) {
   const auto filled = co_await array.once_filled();
   if (const std::optional<Tensor> stacked = filled == nullptr ? std::nullopt : filled->stacked()) co_return *stacked;
   std::vector<SlotValue> values = co_await array.values();
-  for (std::size_t i = 1; i < values.size(); ++i)
-    if (values[i].dims() != values[0].dims())
-      throw ShapeError(array.to_string() + ": stack needs slots of one shape, found " + values[0].dims().to_string() + " in slot 0 and " +
-                       values[i].dims().to_string() + " in slot " + std::to_string(i) + ": concat joins rows");
+  check_stack(array, "stack", values);
   if (values.empty() && !array.core_->knows_slots())
     throw ShapeError(array.to_string() + ": stack expected at least one slot, or a dtype and shape given by `of`; found neither");
   co_return detail::stack_values(values, array.core_->slab(), array.core_->empty_like(), stream);
@@ -159,6 +201,7 @@ task<Tensor> TensorArray::gather_of(TensorArray array, std::vector<std::int64_t>
     SlotValue value = co_await array.read(index);
     values.push_back(std::move(value));
   }
+  check_stack(array, "gather", values);
   co_return detail::stack_values(values, nullptr, array.core_->empty_like(), stream);
 }
 

@@ -68,21 +68,23 @@ class TensorArray {
   /// of readings below 1.
   static TensorArray window(std::int64_t capacity, int readers = 1);
 
-  /// Slot i is index i of `axis`, which goes away; a view.
+  /// Slot i is index i of `axis`, which goes away; a view. ArgumentError for more than 2^24 slots without elements.
   static TensorArray unstack(const Tensor& x, int axis = 0);
-  /// Slot i is the next `lengths[i]` rows; a view. ShapeError unless the lengths sum to the rows.
+  /// Slot i is the next `lengths[i]` rows; a view. ShapeError unless the lengths sum to the rows; OverflowError for a sum beyond 64 bits.
   static TensorArray split(const Tensor& x, const std::vector<std::int64_t>& lengths);
   /// Slot i is sequence i of the outermost level, with one level less; a view.
   static TensorArray peel(const LoDTensor& x);
 
   /// Names the array in errors; gives the same array: `auto states = TensorArray(n).named("states");`
   TensorArray named(std::string name) const;
-  /// The type of every slot, where the first write shall not decide: −1 (`DDim::unknown`) stands for any extent.
+  /// The type of every slot, where the first write shall not decide: −1 (`DDim::unknown`) stands for any extent. DTypeError and ShapeError
+  /// where a slot of another type is written already.
   TensorArray of(DType dtype, const DDim& dims) const;
 
   std::string name() const { return core_->name(); }
   /// Fixed: the size. Growable, window: one past the highest slot written so far.
   std::int64_t size() const { return core_->size(); }
+  /// IndexError for a slot that the array does not have.
   SlotState state(SlotIndex index) const { return core_->state(index.value()); }
   const std::optional<SequenceOrder>& order() const noexcept { return core_->order(); }
   bool is_window() const noexcept { return core_->kind() == detail::ArrayCore::Kind::window; }
@@ -136,8 +138,8 @@ class TensorArray {
   /// The same once slot 0 is issued, or all slots of a fill that was begun. Null for arrays of no fixed size.
   task<std::shared_ptr<const detail::FilledSlots>> once_filled() const { return filled_of(*this); }
   /// Memory for slot `index`, to be written in place and then given to `write`, which neither copies it nor takes it for foreign. Of a
-  /// fixed array it is part of one slab, sized by the order or by the first call; else, or when it does not fit there, it is memory of its
-  /// own.
+  /// fixed array it is part of one slab, sized by the order or by the first call; else, or when it does not fit there, or when the array has
+  /// no order and more than 2^20 slots, it is memory of its own. OverflowError for a slab beyond 64 bits.
   Tensor prepare(SlotIndex index, DType dtype, const DDim& dims, StreamRef stream) const {
     return core_->prepare(index.value(), dtype, dims, stream.memory());
   }
@@ -156,7 +158,7 @@ class TensorArray {
   // ---- The end ----
   /// No more slots: a waiter for an unwritten one fails, `has` says false. A second close does nothing.
   void close() const { core_->close(); }
-  /// Unwritten slots fail with `error`, or are cancelled. The first call counts.
+  /// Unwritten slots fail with `error`, or are cancelled. The first call counts. ArgumentError for a null `error`.
   void fail(std::exception_ptr error) const { core_->fail(std::move(error), false); }
   void cancel() const;
 
@@ -169,19 +171,20 @@ class TensorArray {
 
   // ---- Points ----
   /// (watermark, k) is reached when the slots before k are written and their elements are there; fails when that becomes impossible. Of
-  /// windows: UnsupportedError. Each call gives the same timeline.
-  Point watermark(std::int64_t slots) const { return Point(core_->watermark(), static_cast<std::uint64_t>(slots)); }
+  /// windows: UnsupportedError. Each call gives the same timeline, but for more slots than a fixed array has, whose point fails at once.
+  Point watermark(std::int64_t slots) const;
 
   // ---- All slots ---- Tasks: they wait until every slot is issued (growable: until the array is closed), then enqueue on `stream`. Where
   // the slots lie one behind the other, as in a slab, nothing is copied. Of windows: UnsupportedError.
 
   /// All values, in order.
   task<std::vector<SlotValue>> values() const { return values_of(*this); }
-  /// One tensor with an axis 0 of `size()`. ShapeError names two slots that differ, or an array of no slots whose shape is unknown.
+  /// One tensor with an axis 0 of `size()`. ShapeError names two slots that differ, or an array of no slots whose shape is unknown. LoDError
+  /// for a slot with levels.
   task<Tensor> stack(StreamRef stream) const { return stack_of(*this, stream); }
   /// The rows of all slots, one behind the other; when all have levels, the sequences too.
   task<LoDTensor> concat(StreamRef stream) const { return concat_of(*this, stream); }
-  /// The named slots, stacked.
+  /// The named slots, stacked: errors as those of `stack`. Of no named slots, the rows are those of the lowest slot written so far.
   task<Tensor> gather(std::vector<std::int64_t> indices, StreamRef stream) const { return gather_of(*this, std::move(indices), stream); }
   /// Row k of `x` goes to slot `indices[k]`; views. ShapeError when the counts differ.
   void scatter(const std::vector<std::int64_t>& indices, const Tensor& x) const;

@@ -2,7 +2,7 @@
 #include <millrace/runtime/lowering/loop_form.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -30,6 +30,8 @@ struct Symbol {
 /// The most that a counter may grow or fall by, and that a loop may look back into the arrays that it writes.
 constexpr std::int64_t most_stride = 1 << 20;
 constexpr std::int64_t most_lag = 1024;
+
+constexpr bool may_count_by(std::int64_t stride) { return stride >= -most_stride && stride <= most_stride; }
 
 class LoopReader {
   using Arithmetic = OpTraits::Arithmetic;
@@ -132,7 +134,7 @@ class LoopReader {
       var = made->inputs[second ? 1 : 0];
       if (!moves) continue;
       const auto by = number(made->inputs[second ? 0 : 1]);
-      if (!by || std::abs(*by) > most_stride || std::abs(stride) > most_stride) return 0;
+      if (!by || !may_count_by(*by) || !may_count_by(stride)) return 0;
       stride += kind == Arithmetic::add ? *by : -*by;
     }
     return stride;
@@ -299,7 +301,8 @@ class LoopReader {
   void eval_earlier(const Op& op, VarId array, const LoopForm::Index& index, VarId boot, const Op& writer) {
     const auto target = count_ahead(writer.inputs[1]);
     const auto distance = target ? target->ahead_of(index) : std::nullopt;
-    if (!distance || *distance % index.stride != 0) refuse(op, "reads a slot that another count numbers");
+    const bool numbered = distance && *distance != std::numeric_limits<std::int64_t>::min() && *distance % index.stride == 0;
+    if (!numbered) refuse(op, "reads a slot that another count numbers");
     const std::int64_t lag = *distance / index.stride;
     if (lag < 0) refuse(op, "reads a slot before it is written");
     if (lag > most_lag) refuse(op, "reads what was written more than " + std::to_string(most_lag) + " iterations ago");
@@ -456,13 +459,44 @@ class LoopReader {
     order_inputs();
   }
 
-  /// An array that nothing but the loop reads need not be written: what it carried is carried.
+  /// An array that nothing but the loop reads need not be written: what it carried is carried. A write that may fail stays, since its error
+  /// ends the run, whoever reads the array.
   void drop_unread() {
     for (std::size_t i = form_.outputs.size(); i-- > 0;) {
-      if (is_read_elsewhere(form_.outputs[i].array)) continue;
+      if (is_read_elsewhere(form_.outputs[i].array) || !writes_free_slots(form_.outputs[i])) continue;
       form_.outputs.erase(form_.outputs.begin() + static_cast<std::ptrdiff_t>(i));
       output_vars_.erase(output_vars_.begin() + static_cast<std::ptrdiff_t>(i));
     }
+  }
+  /// Whether every iteration is known to write a slot that the array has and that no op besides the loop writes.
+  bool writes_free_slots(const LoopForm::Output& output) const {
+    using lowering::number_index;
+    using lowering::sum;
+    const auto size = numbers_.size_of(output.array);
+    const LoopForm::Index& first = output.index;
+    const LoopForm::Index& left = form_.stop.left;
+    if (!size || (left.stride != 1 && left.stride != -1) || !may_count_by(first.stride)) return false;
+    // The iterations are as many as `left` is from 0, so that the last slot is first + stride · (iterations − 1).
+    const auto end = sum(first, left, left.stride > 0 ? -first.stride : first.stride);
+    const auto last = end ? sum(*end, number_index(first.stride), -1) : std::nullopt;
+    if (!last) return false;
+    const LoopForm::Index& low = first.stride > 0 ? first : *last;
+    const LoopForm::Index& high = first.stride > 0 ? *last : first;
+    if (!is_below(number_index(-1), low) || !is_below(high, *size)) return false;
+    for (const Block& block : program_.blocks()) {
+      if (block.idx == body_.idx) continue;
+      for (const Op& op : block.ops) {
+        if (op.type != "tensor_array_write" || op.inputs[0] != output.array) continue;
+        const auto other = numbers_.find(op.inputs[1]);
+        if (!other || (!is_below(*other, low) && !is_below(high, *other))) return false;
+      }
+    }
+    return true;
+  }
+  /// Whether a < b whatever the values outside are, both at their first iterations.
+  static bool is_below(const LoopForm::Index& a, const LoopForm::Index& b) {
+    const auto difference = lowering::sum(b, a, -1);
+    return difference && difference->roots.terms.empty() && difference->roots.number > 0;
   }
   bool is_read_elsewhere(VarId array) const {
     const auto reads = [&](const Op& op) {

@@ -66,6 +66,7 @@ class LiveProgram::State {
     std::int64_t next = 0;
     Slots returned{};  // slots whose reader was cancelled: the next calls read them first
     bool written = false;
+    std::optional<int> levels{};  // of LoD, where the program declares what a slot of a live input is
   };
 
   /// The slot of one call of `next`. It goes back to the array's `returned`, unless its value was given.
@@ -156,12 +157,15 @@ class LiveProgram::State {
   }
 
   /// Waits for one slot, beside whatever run writes or reads the array. An input that `finish` closed before the run failed says why it did as well.
-  static task<void> push_slot(std::shared_ptr<State> state, TensorArray array, LoDTensor slot) {
+  static task<void> push_slot(std::shared_ptr<State> state, const Open* open, LoDTensor slot) {
     co_await this_task::checkpoint();
+    if (open->levels && slot.lod().depth() != *open->levels)
+      throw LoDError(fmt::format("live program, '{}': expected a slot with {} levels of LoD, found {}", open->array.name(), *open->levels,
+                                 slot.to_string()));
     TaskInfo& me = co_await this_task::info();
     const ExternalHold hold(me.run());
     try {
-      SlotWrite written = array.append(std::move(slot));
+      SlotWrite written = open->array.append(std::move(slot));
       if (!written.placed()) co_await written;
     } catch (const ClosedError&) {
       std::exception_ptr why;
@@ -215,6 +219,7 @@ class LiveProgram::State {
     Open open{(window > 0 ? TensorArray::window(window) : TensorArray::growable()).named(var.name)};
     open.written = written;
     if (!written && !var.type.open && var.type.shape) open.array.of(var.type.dtype, *var.type.shape);
+    if (!written && !var.type.open) open.levels = var.type.lod_depth;
     if (!written) open.feeder.emplace(open.array.feeder("who feeds '" + var.name + "'"));
     arrays.emplace(var.name, std::move(open));
   }
@@ -227,8 +232,8 @@ LiveProgram::LiveProgram(Runtime& runtime, Program program, LiveProgramOptions o
 }
 
 LiveProgram::~LiveProgram() {
+  cancel();  // before the inputs close, which the program would take for the end of its rows
   finish();
-  cancel();
   state_->running.reset();
 }
 
@@ -236,7 +241,7 @@ Executor& LiveProgram::executor() const { return state_->runtime.executor(); }
 void LiveProgram::cancel() const noexcept { state_->running->cancel(); }
 
 task<void> LiveProgram::push(std::string input, LoDTensor slot) const {
-  return State::push_slot(state_, state_->named(input, false).array, std::move(slot));
+  return State::push_slot(state_, &state_->named(input, false), std::move(slot));
 }
 
 void LiveProgram::finish() const { state_->finish(); }

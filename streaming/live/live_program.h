@@ -36,7 +36,7 @@ class LiveProgram {
   LiveProgram(const LiveProgram&) = delete;
   LiveProgram& operator=(const LiveProgram&) = delete;
 
-  /// The next slot of a live input; done when it has room. ArgumentError lists the live inputs; DTypeError and ShapeError for another slot than the program
+  /// The next slot of a live input; done when it has room. ArgumentError lists the live inputs; DTypeError, ShapeError and LoDError for another slot than the program
   /// declares; ClosedError after `finish`, or once the run has ended; the run's error once it failed, behind `finish` too. A push that is cancelled while it waits leaves no gap.
   task<void> push(std::string input, LoDTensor slot) const;
   /// No further slot of any live input.

@@ -2,7 +2,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
+#include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/program/check.h>
 #include <millrace/runtime/program/text.h>
 #include <millrace/tensor/error.h>
@@ -20,5 +22,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   millrace::check(*program);
   const std::string text = millrace::print(*program);
   if (millrace::print(millrace::parse_program(text, weights)) != text) __builtin_trap();
+  // It compiles, or is refused by a typed error.
+  try {
+    static_cast<void>(millrace::Executable(std::move(*program)));
+  } catch (const millrace::Error&) {
+  }
   return 0;
 }

@@ -205,6 +205,8 @@ TEST_CASE("a runtime knows its places, and says which there are") {
   CHECK_THROWS_WITH_AS(runtime.device(Place::parse("cuda:0")), "runtime: expected one of the places cpu, sim:0, found cuda:0", PlaceError);
   options.devices.push_back(options.devices[0]);
   CHECK_THROWS_AS(Runtime{options}, ArgumentError);
+  options.devices[1] = nullptr;
+  CHECK_THROWS_WITH_AS(Runtime{options}, "runtime: expected devices, found a null pointer among them", ArgumentError);
 }
 
 TEST_CASE("an executor of the embedder's replays the runs of a runtime from its seed") {

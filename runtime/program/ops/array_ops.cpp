@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/program/ops/array_ops.h>
 
+#include <limits>
 #include <vector>
 
 #include <millrace/kernels/concat.h>
@@ -244,19 +245,24 @@ task<void> run_slot_gradients_to_array(OpContext& context) {
 // ---- Whether they wait ----
 
 bool undecided(const TensorArray& array, std::int64_t index) {
-  if (index < 0 || (array.is_fixed() && index >= array.size())) return false;  // a boot, or an error at once
+  const std::int64_t end = array.is_fixed() ? array.size() : std::numeric_limits<std::int64_t>::max();
+  if (index < 0 || index >= end) return false;  // a boot, or an error at once
   const SlotState state = array.state(index);
   return state == SlotState::empty || state == SlotState::waited;
 }
 
 bool slot_undecided(const OpContext& context) { return undecided(context.in(0).array(), context.tensor(1).item_int()); }
 
-/// The last slot first: it is the likeliest to be missing.
+/// Whether the op has to wait for a slot. A feed may say any number of slots, so the walk ends at the first slot without a value: the op reads
+/// the slots in this order, and waits or fails there. The last slot comes before the others: it is the likeliest to be missing.
 bool any_undecided(const OpContext& context) {
   const TensorArray& array = context.in(0).array();
   if (!array.is_fixed() && !array.closed()) return true;
-  for (std::int64_t i = array.size() - 1; i >= 0; --i)
-    if (undecided(array, i)) return true;
+  const std::int64_t size = array.size();
+  if (size == 0 || array.filled() != nullptr) return false;
+  if (undecided(array, size - 1)) return true;
+  for (std::int64_t i = 0; i < size; ++i)
+    if (array.state(i) != SlotState::written) return undecided(array, i);
   return false;
 }
 

@@ -142,7 +142,7 @@ OpDef one_hot_op() {
       const Tensor off = values.select(0, 0);
       const Tensor on = values.select(0, 1);
       const auto hot = [&](double zero, double one, DType dtype) {
-        return one_hot(run.tensor(0), run.integers(1).at(0), axis, zero, one, dtype, run.stream());
+        return one_hot(run.tensor(0), run.tensor(1).item_int(), axis, zero, one, dtype, run.stream());
       };
       if (!beyond_f64(off) && !beyond_f64(on)) return run.set(0, hot(off.item(), on.item(), values.dtype()));
       const Tensor one = full_exactly(DDim{}, on.item_int(), run.stream());

@@ -169,7 +169,7 @@ void run_split(OpContext& run) {
     TensorList::check_count(run.tensor(1).elements());
     sizes = run.integers(1);
   } else {
-    sizes = equal_parts(x.dim(axis), run.has(1) ? run.integers(1).at(0) : 1);
+    sizes = equal_parts(x.dim(axis), run.has(1) ? run.tensor(1).item_int() : 1);
   }
   std::vector<Tensor> parts = split(x, axis, sizes);
   if (!run.has(1) && !run.op().attributes.get_or("keepdims", true))

@@ -147,7 +147,7 @@ OpKernel prepare_mask(const PrepareContext& context) {
       longest = std::max(longest, length);
     }
     const StreamRef stream = run.stream();
-    const std::int64_t asked = run.has(1) ? run.integers(1).at(0) : wanted;
+    const std::int64_t asked = run.has(1) ? run.tensor(1).item_int() : wanted;
     if (asked < -1)
       throw ArgumentError("sequence_mask: expected a MaxLen of 0 or more, or -1 for the longest, found " + std::to_string(asked));
     const std::int64_t room = asked < 0 ? longest : asked;

@@ -58,7 +58,7 @@ OpDef top_k_op() {
     const int axis = int_attribute(context.attributes(), "axis", -1);
     const bool largest = context.attributes().get_or("largest", true);
     return [axis, largest](OpContext& run) {
-      TopK best = top_k(run.tensor(0), run.integers(1).at(0), axis, largest, run.stream());
+      TopK best = top_k(run.tensor(0), run.tensor(1).item_int(), axis, largest, run.stream());
       run.set(0, std::move(best.values));
       run.set(1, std::move(best.places));
     };

@@ -96,7 +96,7 @@ OpDef add_slot_gradient_op() {
         context.result(context.type(0));
       },
       [](OpContext& run) {
-        const std::int64_t index = run.integers(1).at(0);
+        const std::int64_t index = run.tensor(1).item_int();
         const TensorList& list = run.in(0).list();
         const Tensor& x = run.tensor(2);
         if (index < 0) return run.set(0, list);  // a boot
@@ -117,7 +117,7 @@ OpDef slot_gradient_op() {
         context.result(tensor_type(context.tensor(2).dtype, context.tensor(2).shape));
       },
       [](OpContext& run) {
-        const std::int64_t index = run.integers(1).at(0);
+        const std::int64_t index = run.tensor(1).item_int();
         const TensorList& list = run.in(0).list();
         const Tensor& like = run.tensor(2);
         if (index < 0 || is_missing(list, index)) return run.set(0, full(like.dims(), 0, like.dtype(), run.stream()));
@@ -276,7 +276,7 @@ OpDef boot_gradient_op() {
       },
       [](OpContext& run) {
         const LoDTensor& boot = run.in(3).tensor();
-        if (run.integers(2).at(0) >= 0) return run.set(0, full(boot.dims(), 0, boot.dtype(), run.stream()));
+        if (run.tensor(2).item_int() >= 0) return run.set(0, full(boot.dims(), 0, boot.dtype(), run.stream()));
         const auto& order = run.in(1).array().order();
         if (!order) return run.set(0, run.tensor(0));
         const SlotValue moved = reorder(LoDTensor(row_numbers(boot.tensor(), run.stream()), boot.lod()), *order, run.stream());

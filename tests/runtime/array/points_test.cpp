@@ -134,6 +134,34 @@ TEST_CASE("the watermark counts the slots that are there, in order") {
   CHECK_THROWS_AS(TensorArray::window(2).watermark(1), UnsupportedError);
 }
 
+TEST_CASE("the point of more slots than a fixed array has fails at once, and the others are reached all the same") {
+  const Tensor rows = Tensor::from<float>({1, 2}).reshape({2, 1});
+  const TensorArray written(2), filled(2), growable;
+  written.write(0, rows);
+  filled.fill(rows, {0, 1, 2});
+  growable.write(0, rows);
+  for (const TensorArray& array : {written, filled}) {
+    CHECK_THROWS_AS(array.watermark(3).check(), IndexError);
+    CHECK_THROWS_AS(array.watermark(-1).check(), IndexError);
+    CHECK(array.watermark(1).reached());
+  }
+  CHECK(!written.watermark(2).reached());
+  CHECK(written.watermark(2).error() == nullptr);
+  written.write(1, rows);
+  CHECK(written.watermark(2).reached());
+  CHECK(!growable.watermark(3).reached());
+  CHECK(growable.watermark(3).error() == nullptr);
+}
+
+TEST_CASE("memory for slots that no integer can number is refused, and many slots have memory of their own") {
+  testing::SimDevice device;
+  CHECK_THROWS_AS(TensorArray(2).prepare(0, DType::f32, DDim{std::int64_t{1} << 61}, device.stream(0)), OverflowError);
+  CHECK_THROWS_AS(TensorArray(8).prepare(0, DType::f32, DDim{std::int64_t{1} << 61}, device.stream(0)), OverflowError);
+  const TensorArray many(std::int64_t{1} << 40);
+  const Tensor first = many.prepare(0, DType::f32, DDim{2}, device.stream(0));
+  CHECK(first.storage()->bytes() == first.bytes());
+}
+
 /// Waits for the watermark alone, on a stream: the host reads no slot.
 task<float> watermark_on_stream(TensorArray array, testing::SimDevice* device, testing::SimDevice* other, std::int64_t slots) {
   TaskInfo& me = co_await this_task::info();

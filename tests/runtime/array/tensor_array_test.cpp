@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -124,6 +125,28 @@ TEST_CASE("gather stacks the named slots and scatter writes them") {
   CHECK_THROWS_AS(TensorArray(3).scatter({0}, range(3, 2)), ShapeError);
 }
 
+TEST_CASE("a gather of no slots has the extents of the slots") {
+  CpuDevice cpu;
+  const TensorArray array(3);
+  array.write(1, range(2, 2));
+  CHECK(run_fifo(array.gather({}, cpu.stream(0))).dims() == DDim{0, 2, 2});
+  CHECK(run_fifo(TensorArray::unstack(range(4, 3)).gather({}, cpu.stream(0))).dims() == DDim{0, 3});
+  CHECK(run_fifo(TensorArray(2).of(DType::i64, DDim{5, 2}).gather({}, cpu.stream(0))).dims() == DDim{0, 5, 2});
+}
+
+TEST_CASE("slots of several shapes, or with levels, are neither stacked nor gathered") {
+  CpuDevice cpu;
+  const TensorArray shapes(2), levels(1);
+  shapes.write(0, range(3, 1));
+  shapes.write(1, range(2, 1));
+  levels.write(0, LoDTensor(range(3, 1), LoD::parse("[[1,2]]")));
+  CHECK_THROWS_AS(run_fifo(shapes.gather({1, 0}, cpu.stream(0))), ShapeError);
+  CHECK(contains(message_of([&] { run_fifo(shapes.gather({1, 0}, cpu.stream(0))); }), "[2, 1] in slot 1 and [3, 1] in slot 0"));
+  CHECK_THROWS_AS(run_fifo(levels.stack(cpu.stream(0))), LoDError);
+  CHECK_THROWS_AS(run_fifo(levels.gather({0}, cpu.stream(0))), LoDError);
+  CHECK(run_fifo(levels.concat(cpu.stream(0))).lod() == LoD::parse("[[1,2]]"));
+}
+
 TEST_CASE("levels are kept by peel and concat, and refused where they would be lost") {
   CpuDevice cpu;
   const LoDTensor x(range(6, 1), LoD::parse("[[2,1],[3,1,2]]"));
@@ -170,6 +193,57 @@ TEST_CASE("an index outside a fixed array is an error that states index and size
   CHECK(contains(message_of([&] { run_fifo(read_into(array, -1)); }), "boot"));
   CHECK_THROWS_AS(run_fifo(read_into(array, -2)), IndexError);
   CHECK_THROWS_AS(TensorArray(-1), ArgumentError);
+}
+
+TEST_CASE("the largest integer numbers no slot, and a window of any capacity goes on behind its first slots") {
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  const Tensor value = Tensor::scalar(1.0f);
+  for (const TensorArray& array : {TensorArray::growable(), TensorArray::window(4), TensorArray(most)}) {
+    CHECK_THROWS_AS(array.write(most, value), IndexError);
+    CHECK_THROWS_AS(run_fifo(read_into(array, most)), IndexError);
+  }
+  const TensorArray long_one;
+  long_one.write(most - 1, value);
+  CHECK(long_one.size() == most);
+  CHECK_THROWS_AS(long_one.append(value), IndexError);
+  CHECK_THROWS_AS(TensorArray(most).fill(range(1, 1), {}), ShapeError);
+
+  const TensorArray window = TensorArray::window(most);
+  window.append(value);
+  CHECK(run_fifo(read_into(window, 0)) == std::vector<float>{1});
+  window.append(value);
+  CHECK(run_fifo(read_into(window, 1)) == std::vector<float>{1});
+}
+
+TEST_CASE("the state of a slot that the array does not have is an error") {
+  CHECK_THROWS_AS(TensorArray::growable().state(-7), IndexError);
+  CHECK_THROWS_AS(TensorArray(2).state(2), IndexError);
+  CHECK(TensorArray::growable().state(2) == SlotState::empty);
+}
+
+TEST_CASE("a type that is given behind the first write fits the slots that are written") {
+  const TensorArray array(3), filled(2), declared = TensorArray(1).of(DType::i64, DDim{2});
+  array.write(1, range(2, 3));
+  CHECK_THROWS_AS(array.of(DType::i64, DDim{2, 3}), DTypeError);
+  for (const DDim& other : {DDim{2, 4}, DDim{1, 3}, DDim{2, 3, 1}}) CHECK_THROWS_AS(array.of(DType::f32, other), ShapeError);
+  CHECK_NOTHROW(array.of(DType::f32, DDim{DDim::unknown, DDim::unknown}));
+  CHECK_NOTHROW(array.of(DType::f32, DDim{2, 3}));
+  filled.fill(range(3, 2), {0, 1, 3});
+  CHECK_THROWS_AS(filled.of(DType::f32, DDim{1, 2}), ShapeError);
+  CHECK_NOTHROW(filled.of(DType::f32, DDim{DDim::unknown, 2}));
+  // Before any write the last call counts.
+  CHECK_NOTHROW(declared.of(DType::f32, DDim{3, 1}).write(0, range(3, 1)));
+}
+
+TEST_CASE("slots that no memory holds are refused, and so are lengths that no integer holds") {
+  constexpr std::int64_t many = std::int64_t{1} << 40;
+  const Tensor nothing(DType::f32, DDim{many, 0}), turned(DType::f32, DDim{0, many});
+  CHECK_THROWS_AS(TensorArray::unstack(nothing), ArgumentError);
+  CHECK_THROWS_AS(TensorArray::unstack(turned, 1), ArgumentError);
+  CHECK_THROWS_AS(TensorArray(many).fill_items(nothing), ArgumentError);
+  CHECK(TensorArray::unstack(turned).size() == 0);
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  CHECK_THROWS_AS(TensorArray::split(range(3, 1), {most, most, 5}), OverflowError);
 }
 
 TEST_CASE("a growable array written at 10 has length 11") {
@@ -531,7 +605,9 @@ TEST_CASE("slots that were left out fail when the array is closed or fails") {
   CHECK_THROWS_AS(run_fifo(read_into(gaps, 0)), NeverWrittenError);
   const TensorArray failed(2);
   failed.fail(std::make_exception_ptr(ShapeError("bad row")));
+  CHECK_THROWS_AS(failed.fail(nullptr), ArgumentError);
   CHECK_THROWS_AS(run_fifo(read_into(failed, 0)), ShapeError);
+  CHECK_THROWS_AS(TensorArray(2).fail(nullptr), ArgumentError);
   const TensorArray cancelled(2);
   cancelled.cancel();
   CHECK(cancelled.state(0) == SlotState::cancelled);

@@ -2,7 +2,10 @@
 // Loops whose slots are numbered by counts that fall, jump, start anywhere, or look ahead.
 #include <algorithm>
 #include <functional>
+#include <limits>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -255,6 +258,103 @@ TEST_CASE("rows of iterations that grow are computed in one piece, and values of
     check(kept);
     CHECK(compare(kept, feeds) == 1);
   }
+}
+
+/// Iterations write an array that nobody reads, from slot `first` on. `before`: what else is written, in front of the loop; `behind`: behind it.
+Program writes_unread(std::int64_t size, std::int64_t first, std::int64_t by, std::optional<std::int64_t> before = std::nullopt,
+                      std::optional<std::int64_t> behind = std::nullopt) {
+  Program program;
+  const Guard guard(program);
+  const Var n = input("n", VarType(DType::i64, {}));
+  const Var x = constant(Tensor::from<float>({1, 2}).reshape({1, 2}));
+  const ArrayVar unread(constant(size), "unread");
+  if (before) unread.write(constant(*before), x);
+  Var step = 0;
+  Var state = x * 1.0f;
+  auto loop = while_loop({step, state});
+  {
+    auto frame = loop.frame();
+    loop.break_if(equal(step, n));
+    const Var next = tanh(state + x);
+    unread.write(step * by + first, next);
+    state.update(next);
+    step.update(step + 1);
+  }
+  if (behind) unread.write(constant(*behind), x);
+  output("state", state);
+  return program;
+}
+
+/// The error that a program ends with, without the op: of two ops that write a slot, the later one fails.
+std::string failure(const Program& program, const RunOptions& options) {
+  try {
+    static_cast<void>(on_cpu(program, {{"n", Tensor::scalar<std::int64_t>(3)}}, options));
+  } catch (const Error& error) {
+    const std::string what = error.what();
+    return what.substr(0, what.find(" (op "));
+  }
+  return {};
+}
+
+TEST_CASE("a write that fails ends its run with the same error in one piece and iteration by iteration, whether or not its array is read") {
+  const std::vector<std::pair<Program, std::string>> cases{{writes_unread(2, 0, 1), "found 2"},      {writes_unread(8, -1, 1), "found -1"},
+                                                           {writes_unread(8, 7, 1), "found 8"},      {writes_unread(3, 1, -1), "found -1"},
+                                                           {writes_unread(5, 0, 3), "found 6"},      {writes_unread(3, 0, 1, 1), "slot 1"},
+                                                           {writes_unread(3, 0, 1, {}, 2), "slot 2"}};
+  for (const auto& [program, said] : cases) {
+    INFO(said);
+    CHECK(reason(program) == "");
+    const std::string wanted = failure(program, interpreted());
+    CHECK(wanted.find(said) != std::string::npos);
+    CHECK(failure(program, {}) == wanted);
+  }
+  for (const Program& program : {writes_unread(3, 0, 1), writes_unread(4, 3, -1, 0), writes_unread(9, 1, 2, {}, 0)})
+    CHECK(compare(program, {{"n", Tensor::scalar<std::int64_t>(3)}}) == 1);
+}
+
+TEST_CASE("an array that nobody reads stays unwritten where every iteration is known to write a slot of its own") {
+  const auto writes = [](bool falls, std::int64_t room) {
+    Program program;
+    const Guard guard(program);
+    const ArrayVar steps = ArrayVar::unstack(input("x", VarType(DType::f32, {DDim::unknown, 2, 2})));
+    const Var n = steps.size();
+    const ArrayVar unread(n + room, "unread");
+    unread.write(falls ? n : Var(0), constant(make_darray(DDim{2, 2}, 0.0f)));
+    Var step = falls ? n - 1 : Var(1);
+    Var state = constant(make_darray(DDim{2, 2}, 0.0f));
+    auto loop = while_loop({step, state});
+    {
+      auto frame = loop.frame();
+      loop.break_if(equal(step, falls ? Var(-1) : n + 1));
+      const Var next = tanh(steps.read(falls ? step : step - 1) + state);
+      unread.write(step, next);
+      state.update(next);
+      step.update(falls ? step - 1 : step + 1);
+    }
+    output("state", state);
+    const std::vector<Op>& ops = program.block(0).ops;
+    const auto found = std::find_if(ops.begin(), ops.end(), [](const Op& op) { return op.type == "while"; });
+    return find_loop_form(program, 0, *found).outputs.size();
+  };
+  CHECK(writes(false, 1) == 0);
+  CHECK(writes(true, 1) == 0);
+  CHECK(writes(false, 0) == 1);
+}
+
+TEST_CASE("a count by the least integer is no count of iterations") {
+  Program program;
+  const Guard guard(program);
+  Var step = 0;
+  Var state = constant(make_darray(DDim{2, 2}, 0.0f));
+  auto loop = while_loop({step, state});
+  {
+    auto frame = loop.frame();
+    loop.break_if(not_equal(step, constant(0)));
+    state.update(tanh(state));
+    step.update(step + constant(std::numeric_limits<std::int64_t>::min()));
+  }
+  output("state", state);
+  CHECK(reason(program) != "");
 }
 
 TEST_CASE("slots that no count of iterations numbers, and counts that never come to an end, are said and run iteration by iteration") {

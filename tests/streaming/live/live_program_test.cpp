@@ -154,6 +154,35 @@ TEST_CASE("a push is refused where its slot is not of the declared type, and the
                        ArgumentError);
 }
 
+TEST_CASE("a push is refused where its slot has other levels than the program declares") {
+  Runtime runtime;
+  const LiveProgram live(runtime, sums(0));
+  Executor& on = runtime.executor();
+  CHECK_THROWS_WITH_AS(sync_wait(on, live.push("x", LoDTensor(slot(1, 2), LoD::from_lengths({{2}})))),
+                       doctest::Contains("'x': expected a slot with 0 levels"), LoDError);
+  sync_wait(on, live.push("x", slot(1, 2)));
+  CHECK(sync_wait(on, live.next("y"))->tensor().to_vector<float>() == std::vector<float>{1, 2});
+}
+
+TEST_CASE("a live run that is destroyed is cancelled, whether or not it waits, and does not end as if its rows were over") {
+  Runtime runtime;
+  Executor& on = runtime.executor();
+  for (int i = 0; i < 200; ++i) {
+    INFO("run ", i);
+    std::optional<Running<RunResult>> result;
+    std::optional<Running<std::optional<LoDTensor>>> next;
+    {
+      const LiveProgram live(runtime, sums(0));
+      result.emplace(start_run(on, live.result(), "result"));
+      if (i % 2 == 0) sync_wait(on, live.push("x", slot(1, 1)));
+      if (i % 2 == 0) sync_wait(on, live.next("y"));
+      next.emplace(start_run(on, live.next("y"), "next"));
+    }
+    CHECK_THROWS_AS(result->get(), CancelledError);
+    CHECK_THROWS_AS(next->get(), CancelledError);
+  }
+}
+
 TEST_CASE("push, next and result throw the error of the run") {
   Runtime runtime;
   LiveProgramOptions options;

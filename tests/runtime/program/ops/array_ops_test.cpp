@@ -123,6 +123,32 @@ TEST_CASE("a slot that was never written fails the stack by name") {
   CHECK_THROWS_WITH_AS(stack(), doctest::Contains("slot 0 of array 'holes'"), NeverWrittenError);
 }
 
+TEST_CASE("an array whose size is any that a feed says fails at its first slot without a value") {
+  const std::int64_t many = std::int64_t{1} << 40;
+  using Joined = b::Var (*)(const b::TensorArray&);
+  for (const Joined join : {Joined{[](const b::TensorArray& array) { return array.stack(); }},
+                            Joined{[](const b::TensorArray& array) { return array.concat(); }}}) {
+    const auto joined = [&] {
+      return built(
+          [&] {
+            const b::TensorArray array(b::input("n", VarType(DType::i64, {})), "long");
+            array.write(b::constant(0), b::constant(six()));
+            return join(array);
+          },
+          {{"n", Tensor::scalar(many)}});
+    };
+    CHECK_THROWS_WITH_AS(joined(), doctest::Contains("slot 1 of array 'long'"), NeverWrittenError);
+  }
+  const TensorArray array(many);
+  array.write(0, six());
+  CHECK(waits("tensor_array_stack", {array}));
+  array.close();
+  CHECK_FALSE(waits("tensor_array_stack", {array}));
+  const TensorArray ends(many);
+  ends.write(many - 1, six());
+  CHECK(waits("tensor_array_stack", {ends}));
+}
+
 TEST_CASE("gather picks slots, concat joins their rows, split and unstack make them") {
   const Feeds feeds{{"x", six()}};
   CHECK(floats(built([] { return b::TensorArray::unstack(rows({6})).gather(b::constant(Tensor::from<std::int64_t>({4, 0}))); }, feeds)) ==

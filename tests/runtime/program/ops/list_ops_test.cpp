@@ -56,6 +56,21 @@ std::string failure(const Program& program, const Feeds& feeds) {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
+/// Why an op on inputs of `types` does not run with an empty tensor as input `number`, whose shape nobody knows before.
+std::string without_a_number(const std::string& type, const std::vector<Tensor>& inputs, std::size_t number, bool of_array = false) {
+  Lists lists;
+  std::vector<VarId> vars;
+  Feeds feeds;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const std::string name = "x" + std::to_string(i);
+    vars.push_back(lists.input(name, VarType(inputs[i].dtype(), i == number ? DDim{DDim::unknown} : inputs[i].dims())));
+    if (of_array && i == 1) vars.back() = lists.op("tensor_array_unstack", {vars.back()}, {{"axis", std::int64_t{0}}});
+    feeds.emplace(name, inputs[i]);
+  }
+  lists.program.add_output("y", lists.op(type, vars));
+  return failure<ShapeError>(lists.program, feeds);
+}
+
 /// Rows of x, one by one into a list, then joined; the list is also what the program gives.
 constexpr const char* built_by_loop = R"(millrace 1 "rows"
 input "x" = x: f32[?, 2]
@@ -257,4 +272,16 @@ TEST_CASE("an optional holds a tensor, a list or nothing") {
             "expected an optional that holds something, found one that holds nothing (op optional_get of block 0)"));
   check(lists.program);
   CHECK(print(parse_program(print(lists.program), {})) == print(lists.program));
+}
+
+TEST_CASE("an op that takes a number refuses an empty tensor, whose shape nobody knew before the run") {
+  const Tensor none(DType::i64, DDim{0});
+  const Tensor ids = Tensor::from<std::int64_t>({0, 1});
+  const std::vector<std::string> said{
+      without_a_number("top_k", {matrix(2), none}, 1),
+      without_a_number("one_hot", {ids, none, Tensor::from<float>({0, 1})}, 1),
+      without_a_number("sequence_mask", {ids, none}, 1),
+      without_a_number("boot_gradient", {matrix(2), matrix(2), none, matrix(2)}, 2, true),
+  };
+  for (const std::string& why : said) CHECK_MESSAGE(has(why, "expected one element, found i64[0]"), why);
 }
