@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "commands.h"
+#include "toml_text.h"
 
 namespace millrace::app {
 
@@ -18,15 +19,8 @@ void Routes::add_to(CLI::App& command, Settings& settings) {
                   ".toml beside it, or in a table [route.NAME] of --settings: the flags of a model")
       ->allow_extra_args(false)
       ->configurable(false);
-  settings.take_tables(
-      "route", [this](const std::string& name, const CLI::ConfigItem& item) { give(name, item); }, [this] { return text(); });
-}
-
-void Routes::give(const std::string& name, const CLI::ConfigItem& item) {
-  Route& route = routes_[name];
-  if (item.name == "++") return;  // a table without keys is a route without a model
-  if (!Settings::give(route.app, item))
-    throw CLI::ConfigError(fmt::format("[route.{}]: expected model, state, const, row, config or weights, found {}", name, item.name));
+  // A table without keys is a route without a model.
+  settings.take_tables("route", [this](const std::string& name) -> CLI::App& { return routes_[name].app; }, [this] { return text(); });
 }
 
 std::map<std::string, const ModelFlags*> Routes::all() const {
@@ -47,7 +41,8 @@ std::map<std::string, const ModelFlags*> Routes::all() const {
 std::string Routes::text() const {
   std::string tables;
   for (const auto& [name, flags] : all())
-    tables += fmt::format("\n[route.{}]\nmodel=\"{}\"\n{}", name, flags->path, Settings::text_of(routes_.at(name).app, "model"));
+    tables += fmt::format("\n[route.{}]\nmodel={}\n{}", toml_key(name), toml_string(flags->path),
+                          Settings::text_of(routes_.at(name).app, "model"));
   return tables;
 }
 

@@ -27,7 +27,6 @@ class Routes {
     CLI::App app;
     ModelFlags flags;
   };
-  void give(const std::string& name, const CLI::ConfigItem& item);
   std::string text() const;
 
   std::vector<std::string> texts_;

@@ -9,7 +9,8 @@
 namespace millrace::app {
 
 /// The log of a server on stderr: a line for each session that is over, and for events that its operators should know; as JSON where that is asked
-/// for. A slow reader does not hold the server up: lines that find no room are counted instead.
+/// for. A slow reader does not hold the server up: lines that find no room are counted instead. Texts of clients are cut at 1 KiB, or less where they take more
+/// in JSON, and end with "…" then, so that each line fits a pipe.
 class ServeLog {
  public:
   /// `quiet`: no line for a session that ended, or whose client went.

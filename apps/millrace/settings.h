@@ -7,26 +7,27 @@
 
 #include <CLI/App.hpp>
 
+#include "settings_file.h"
+
 namespace millrace::app {
 
 /// Options of a command from elsewhere than its command line: --a-flag is `MILLRACE_COMMAND_A_FLAG` in the environment, and `a-flag = …` in the TOML
-/// file of --settings. The command line counts first, then the environment, then the file. An empty value is an error, of a flag too.
+/// file of --settings. Each long name of a flag counts. The command line counts first, then the environment, then the file. An empty value is an
+/// error, of a flag too, and so is a variable MILLRACE_COMMAND_… of no flag.
 class Settings {
  public:
   /// Adds --settings and --print-config. The last call on `command` before its callback is set: what is required may come from elsewhere.
   void add_to(CLI::App& command);
-  /// Tables [KIND.NAME] of the file go to `take`, a key each, behind an item "++" where the table begins; `--print-config` ends with `text`.
-  void take_tables(std::string kind, std::function<void(const std::string& name, const CLI::ConfigItem& item)> take,
-                   std::function<std::string()> text);
-  /// To be called first in the command's callback. CLI::ParseError for a file that cannot be read, a key that is no flag, a value that does not
-  /// fit, and what is required and stands nowhere.
+  /// A table [KIND.NAME] of the file has values for the options of `options_of(NAME)`; `--print-config` ends with `text`.
+  void take_tables(std::string kind, std::function<CLI::App&(const std::string& name)> options_of, std::function<std::string()> text);
+  /// To be called first in the command's callback. CLI::ParseError for a file that cannot be read, a variable or a key that is no flag, a value that
+  /// does not fit, and what is required and stands nowhere. UnsupportedError for --settings in a build without the part toml.
   void apply();
   /// --print-config: the command says its settings, as a file for --settings, in place of what it does.
   bool prints() const { return prints_; }
+  /// TOML. ArgumentError for a value that is no UTF-8.
   std::string text() const;
 
-  /// Gives an item of a file to the option of that name, unless it has a value; false: there is none.
-  static bool give(CLI::App& command, const CLI::ConfigItem& item);
   /// The options of a command as such a file, without those that have no value and `without`.
   static std::string text_of(const CLI::App& command, const std::string& without = {});
 
@@ -39,7 +40,7 @@ class Settings {
   std::string file_;
   bool prints_ = false;
   std::string kind_;
-  std::function<void(const std::string& name, const CLI::ConfigItem& item)> take_table_;
+  std::function<CLI::App&(const std::string& name)> options_of_;
   std::function<std::string()> tables_;
 };
 

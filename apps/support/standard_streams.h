@@ -11,17 +11,20 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <millrace/streaming/admin/log_line.h>
+
 /// The standard streams of every program that a person starts.
 namespace millrace::app {
 
 /// Exit codes.
 inline constexpr int failed = 1, bad_usage = 2;
 
-/// The text without control characters, which a terminal would obey.
+/// The text without characters that a terminal would obey, as in the log of a server: control characters, and those that change the direction of text. Line
+/// ends and tabs become blanks, because messages of libraries have several lines.
 inline std::string one_line(std::string text) {
   for (char& c : text)
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = c == '\n' || c == '\r' || c == '\t' ? ' ' : '?';
-  return text;
+    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
+  return millrace::one_line(text);
 }
 
 /// "PROGRAM: TEXT" on stderr, one line, whatever the text.

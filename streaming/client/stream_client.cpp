@@ -384,7 +384,7 @@ class Session : public std::enable_shared_from_this<Session> {
     end({});
   }
   void on(const ErrorMessage& said) {
-    const std::string why = std::string(name_of(said.code)) + ": " + said.message;
+    const std::string why = (said.unknown_code.empty() ? std::string(name_of(said.code)) : said.unknown_code) + ": " + said.message;
     if (said.code == ErrorCode::draining && taken_) return move(said, why);
     if (said.code == ErrorCode::unknown_ticket && resuming()) {
       ticket_.clear();

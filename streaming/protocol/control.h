@@ -94,7 +94,8 @@ struct StartedMessage {
   std::vector<PortSpec> outputs;  ///< those the session gets, in the order of its results
   ReplyFormat reply = ReplyFormat::json;
   std::uint64_t seq = 0;                                ///< of the next result of a step: not 0 where a sequence goes on
-  std::uint64_t messages = 0;                           ///< of the client's that the session took before, where one is resumed
+  std::uint64_t messages = 0;                           ///< of the client's that the session took before, where one is `resumed`
+  bool resumed = false;                                 ///< another connection goes on with the session
   std::optional<double> idle_seconds = std::nullopt;    ///< silence that ends the session
   std::optional<std::string> ticket = std::nullopt;     ///< for `resume`
   std::optional<double> resume_seconds = std::nullopt;  ///< how long a session without a connection waits for its ticket
@@ -147,6 +148,7 @@ struct ErrorMessage {
   std::optional<std::uint32_t> retry_after_ms;
   std::optional<std::uint64_t> seq;
   std::optional<SavedMessage> saved = std::nullopt;  ///< of `draining`: where the sequence stands, to go on elsewhere
+  std::string unknown_code = {};                     ///< the code of a newer server, in place of which `code` is `failed`; not sent
 };
 
 using ServerMessage =

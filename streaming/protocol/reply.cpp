@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -86,7 +87,9 @@ StartedMessage parse_started(const JsonObject& object) {
   for (const auto& port : object.at("outputs")) started.outputs.push_back(parse_port(port, "started.outputs"));
   started.reply = parse_reply_format(object.required("reply", object.text("reply")), "started.reply");
   started.seq = count_of(object, "seq").value_or(0);
-  started.messages = count_of(object, "messages").value_or(0);
+  const std::optional<std::uint64_t> taken = count_of(object, "messages");
+  started.messages = taken.value_or(0);
+  started.resumed = taken.has_value();
   started.idle_seconds = object.number("idle_seconds");
   started.ticket = object.text("ticket");
   started.resume_seconds = object.number("resume_seconds");
@@ -98,7 +101,10 @@ ErrorMessage parse_error(const JsonObject& object) {
   ErrorMessage error;
   const std::string code = object.required("code", object.text("code"));
   // A newer server may know causes that this client does not: what counts is that the session is over.
-  error.code = error_code_named(code).value_or(ErrorCode::failed);
+  if (const auto known = error_code_named(code))
+    error.code = *known;
+  else
+    error.unknown_code = code;
   error.message = object.text("message").value_or(code);
   if (const auto after = object.integer("retry_after_ms", 0, std::numeric_limits<std::uint32_t>::max()))
     error.retry_after_ms = static_cast<std::uint32_t>(*after);
@@ -165,6 +171,14 @@ Message json_result(std::uint64_t seq, std::span<const OutputRows> outputs, std:
     text += ']';
   }
   return text_message(std::move(text += "}}"));
+}
+
+std::optional<std::uint64_t> step_of_json_result(std::string_view text) {
+  constexpr std::string_view head = "{\"type\":\"result\",\"seq\":";
+  std::uint64_t seq = 0;
+  if (!text.starts_with(head)) return std::nullopt;
+  std::from_chars(text.data() + head.size(), text.data() + text.size(), seq);
+  return seq;
 }
 
 namespace {

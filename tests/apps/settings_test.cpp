@@ -18,6 +18,7 @@
 #include <doctest/doctest.h>
 
 #include <apps/serving.h>
+#include <apps/variable.h>
 #include <millrace/runtime/files/npy.h>
 #include <millrace/runtime/task/asio.h>
 
@@ -26,90 +27,87 @@ using namespace millrace::testing;
 
 namespace {
 
-/// A variable of the environment, for as long as this lives.
-class Variable {
- public:
-  Variable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
-  ~Variable() { ::unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-};
-
 bool has_line(const std::string& text, const std::string& line) { return ("\n" + text).find("\n" + line + "\n") != std::string::npos; }
 
 }  // namespace
 
-TEST_CASE("a flag counts before the environment, which counts before the file, which counts before the default") {
-  const ScratchFolder folder;
-  const std::string file = (folder / "settings.toml").string();
-  std::ofstream(file) << "model = \"of-the-file.mr\"\nport = 1\nmax-sessions = 11\nmax-chunks = 12\nlog-json = true\n"
-                         "allow-origin = [\"https://a.example\", \"https://b.example\"]\n";
+TEST_CASE("a flag counts before the environment, which counts before the default") {
   const Variable port("MILLRACE_SERVE_PORT", "2"), sessions("MILLRACE_SERVE_MAX_SESSIONS", "22");
-  const Ended printed = millrace_command({"serve", "--port", "3", "--settings", file, "--print-config"});
+  const Ended printed = millrace_command({"serve", "a.mr", "--port", "3", "--print-config"});
   CHECK(printed.err == "");
   CHECK(printed.code == 0);
   CHECK(has_line(printed.out, "port=3"));
   CHECK(has_line(printed.out, "max-sessions=22"));
-  CHECK(has_line(printed.out, "max-chunks=12"));
   CHECK(has_line(printed.out, "max-control=65536"));
-  CHECK(has_line(printed.out, "log-json=true"));
-  CHECK(has_line(printed.out, "allow-origin=[\"https://a.example\", \"https://b.example\"]"));
-  CHECK(printed.out.find("of-the-file.mr") != std::string::npos);
   CHECK(printed.out.find("print-config") == std::string::npos);
-
-  // The printed text is a file of the same settings.
-  std::ofstream(file) << printed.out;
-  const Ended again = millrace_command({"serve", "--port", "3", "--settings", file, "--print-config"});
-  CHECK(again.err == "");
-  std::ofstream(file) << again.out;
-  CHECK(has_line(again.out, "max-chunks=12"));
-  CHECK(has_line(again.out, "allow-origin=[\"https://a.example\", \"https://b.example\"]"));
-  CHECK(millrace_command({"serve", "--port", "3", "--settings", file, "--print-config"}).out == again.out);
 }
 
-TEST_CASE("a server runs by its file and environment alone") {
+TEST_CASE("a server runs by its environment alone") {
   const Serving model;
-  const std::string file = model.path("settings.toml");
-  std::ofstream(file) << "model = \"" << model.model() << "\"\n";
-  const Variable port("MILLRACE_SERVE_PORT", "0");
-  Process server({"serve", "--settings", file});
+  const Variable path("MILLRACE_SERVE_MODEL", model.model()), port("MILLRACE_SERVE_PORT", "0");
+  Process server({"serve"});
   CHECK(server.first_line().starts_with("millrace: serving " + model.model() + " on 127.0.0.1:"));
   server.signal(SIGTERM);
   CHECK(server.wait() == 0);
 }
 
-TEST_CASE("settings that are no flags, do not fit, or are missing are bad usage, by name") {
-  const ScratchFolder folder;
-  const std::string file = (folder / "settings.toml").string();
-  const std::vector<std::string> start{"serve", "a.mr", "--port", "0", "--settings", file};
-  check_refused(start, 2, {"settings.toml"});
-  std::ofstream(file) << "no-such-flag = 1\n";
-  check_refused(start, 2, {"settings.toml", "no-such-flag"});
-  std::ofstream(file) << "max-sessions = 0\n";
-  check_refused(start, 2, {"--max-sessions"});
-  std::ofstream(file) << "[serve]\nmax-sessions = 1\n";
-  check_refused(start, 2, {"settings.toml", "serve"});
+TEST_CASE("variables that do not fit and settings that are missing are bad usage, by name") {
   check_refused({"serve", "--port", "0"}, 2, {"MODEL"});
   check_refused({"serve", "a.mr"}, 2, {"--port"});
   const Variable wrong("MILLRACE_SERVE_MAX_SESSIONS", "many");
-  check_refused({"serve", "a.mr", "--port", "0"}, 2, {"--max-sessions"});
+  check_refused({"serve", "a.mr", "--port", "0"}, 2, {"MILLRACE_SERVE_MAX_SESSIONS", "--max-sessions"});
 }
 
-TEST_CASE("an empty value is an error that names its variable, key or flag, and turns nothing on") {
-  const ScratchFolder folder;
-  const std::string file = (folder / "settings.toml").string();
+TEST_CASE("each long name of a flag is a variable of the environment, and two of one flag are an error") {
+  const std::vector<std::string> start{"serve", "a.mr", "--port", "0"}, print{"serve", "a.mr", "--port", "0", "--print-config"};
+  const Variable idle("MILLRACE_SERVE_IDLE_SECONDS", "7"), origin("MILLRACE_SERVE_ORIGIN", "http://a"),
+      gear("MILLRACE_SERVE_GEAR", "fused");
+  const Ended printed = millrace_command(print);
+  CHECK(printed.err == "");
+  CHECK(has_line(printed.out, "idle-timeout=7"));
+  CHECK(has_line(printed.out, "allow-origin=[\"http://a\"]"));
+  CHECK(has_line(printed.out, "backend=\"fused\""));
+  const Variable twice("MILLRACE_SERVE_IDLE_TIMEOUT", "8");
+  check_refused(start, 2, {"MILLRACE_SERVE_IDLE_TIMEOUT", "MILLRACE_SERVE_IDLE_SECONDS"});
+}
+
+TEST_CASE("a variable of no flag is bad usage that names the nearest one") {
+  const std::vector<std::string> start{"serve", "a.mr", "--port", "0"};
+  {
+    const Variable mistyped("MILLRACE_SERVE_TOKENS_FILE", "/tokens");
+    check_refused(start, 2, {"MILLRACE_SERVE_TOKENS_FILE: ", "the nearest is MILLRACE_SERVE_TOKEN_FILE "});
+  }
+  {
+    const Variable far("MILLRACE_SERVE_NONSENSE", "7");
+    check_refused(start, 2, {"MILLRACE_SERVE_NONSENSE: expected a flag of serve"});
+  }
+}
+
+TEST_CASE("variables that Kubernetes makes of a service named millrace-serve are not settings") {
+  const Variable host("MILLRACE_SERVE_SERVICE_HOST", "10.0.0.1"), tcp("MILLRACE_SERVE_PORT_8080_TCP", "tcp://10.0.0.1:8080"),
+      port("MILLRACE_SERVE_PORT", "tcp://10.0.0.1:8080");
+  CHECK(millrace_command({"serve", "a.mr", "--port", "0", "--print-config"}).err == "");
+  check_refused({"serve", "a.mr"}, 2, {"MILLRACE_SERVE_PORT", "tcp://10.0.0.1:8080"});
+}
+
+TEST_CASE("printed numbers and texts are TOML of their kind") {
+  const Ended printed = millrace_command({"serve", "true", "--port", "0", "--idle-timeout", ".5", "--admin", "9100", "--memory-limit", "1K",
+                                          "--token-file", "a\tb\"\\#", "--print-config"});
+  CHECK(printed.err == "");
+  CHECK(has_line(printed.out, "model=\"true\""));
+  CHECK(has_line(printed.out, "idle-timeout=0.5"));
+  CHECK(has_line(printed.out, "admin=\"9100\""));
+  CHECK(has_line(printed.out, "memory-limit=1024"));
+  CHECK(has_line(printed.out, "token-file=\"a\\tb\\\"\\\\#\""));
+  check_refused({"serve", "a\xff.mr", "--port", "0", "--print-config"}, 1, {"UTF-8", "a\\xff.mr"});
+}
+
+TEST_CASE("an empty value is an error that names its variable or flag, and turns nothing on") {
   const std::vector<std::string> start{"serve", "a.mr", "--port", "0"};
   for (const char* name : {"MILLRACE_SERVE_INSECURE", "MILLRACE_SERVE_LOG_JSON", "MILLRACE_SERVE_PORT", "MILLRACE_SERVE_TOKEN_FILE",
                            "MILLRACE_SERVE_MODEL", "MILLRACE_SERVE_ALLOW_ORIGIN", "MILLRACE_SERVE_CAPACITY"}) {
     const Variable empty(name, "");
     check_refused(start, 2, {name, "expected a value, found none"});
-  }
-  for (const char* key : {"insecure", "token-file", "admin"}) {
-    std::ofstream(file) << key << " = \"\"\n";
-    check_refused({"serve", "a.mr", "--port", "0", "--settings", file}, 2, {key, "expected a value, found none"});
   }
   check_refused({"serve", "a.mr", "--port", ""}, 2, {"--port", "expected a value, found none"});
   check_refused({"serve", "a.mr", "--port", "0", "--token-file", ""}, 2, {"--token-file", "expected a value, found none"});
@@ -123,9 +121,8 @@ TEST_CASE("an empty value is an error that names its variable, key or flag, and 
   }
 }
 
-TEST_CASE("numbers with a zero before them, variables of flags that stand on the command line alone, and tables without keys are errors") {
+TEST_CASE("numbers with a zero before them and variables of flags that stand on the command line alone are errors") {
   const ScratchFolder folder;
-  const std::string file = (folder / "settings.toml").string();
   check_refused({"serve", "a.mr", "--port", "010"}, 2, {"--port", "expected a decimal number, found '010'"});
   check_refused({"serve", "a.mr", "--port", "0x10"}, 2, {"--port", "expected a decimal number, found '0x10'"});
   {
@@ -136,11 +133,6 @@ TEST_CASE("numbers with a zero before them, variables of flags that stand on the
     const Variable set(name, "a=b.mr");
     check_refused({"serve", "a.mr", "--port", "0"}, 2, {name, flag, "on the command line"});
   }
-  std::ofstream(file) << "[route.a]\n";
-  check_refused({"serve", "a.mr", "--port", "0", "--settings", file, "--print-config"}, 2,
-                {"[route.a]: expected model = FILE, found none"});
-  std::ofstream(file) << "[other]\n";
-  check_refused({"serve", "a.mr", "--port", "0", "--settings", file}, 2, {"settings.toml", "[other]"});
   check_refused({"serve", "a.mr", "--port", "0", "--memory-limit", "0"}, 2,
                 {"--memory-limit", "expected a number of bytes from 1, found '0'"});
   const std::string absent = (folder / "absent" / "stats.json").string();
@@ -191,4 +183,26 @@ TEST_CASE("--quiet leaves out the lines of sessions that ended or went, and no o
   const std::string err = serving.server->err();
   CHECK(err.find("bad_message") != err.npos);
   CHECK(err.find('\n') == err.size() - 1);
+}
+
+TEST_CASE("--allow-origin takes an origin as browsers write it and refuses what none of them sends") {
+  for (const auto& [given, kept] : {std::pair{"HTTPS://Example.COM", "https://example.com"},
+                                    {"http://a:8080", "http://a:8080"},
+                                    {"http://a:80", "http://a"},
+                                    {"https://a:443", "https://a"},
+                                    {"https://a:80", "https://a:80"},
+                                    {"http://[0:0::1]:9000", "http://[::1]:9000"},
+                                    {"chrome-extension://abc", "chrome-extension://abc"},
+                                    {"null", "null"}}) {
+    const Ended printed = millrace_command({"serve", "a.mr", "--port", "0", "--allow-origin", given, "--print-config"});
+    CHECK(printed.err == "");
+    CHECK_MESSAGE(has_line(printed.out, "allow-origin=[\"" + std::string(kept) + "\"]"), given, " in ", printed.out);
+  }
+  for (const char* wrong :
+       {"foo", "*", "http://a/", "http://", "://a", "http://a:", "http://a:0", "http://a:080", "http://a:65536", "http://a b", "http://u@a",
+        "http://*.a", "http://a?b", "http://[::1", "http://[::g]", "http://::1", "http://caf\xc3\xa9", "1http://a"})
+    check_refused({"serve", "a.mr", "--port", "0", "--allow-origin", wrong}, 2,
+                  {"--allow-origin", "scheme://host:port", "found '" + std::string(wrong) + "'"});
+  const Variable variable("MILLRACE_SERVE_ALLOW_ORIGIN", "http://a/");
+  check_refused({"serve", "a.mr", "--port", "0"}, 2, {"MILLRACE_SERVE_ALLOW_ORIGIN", "found 'http://a/'"});
 }
