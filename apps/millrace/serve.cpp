@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <climits>
@@ -8,8 +9,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <new>
 #include <optional>
 #include <utility>
+
+#include <sys/resource.h>
 
 #include <fmt/format.h>
 #include <boost/asio/io_context.hpp>
@@ -30,6 +34,7 @@
 
 #include "commands.h"
 #include "model_flags.h"
+#include "origin.h"
 #include "page.h"
 #include "routes.h"
 #include "serve_log.h"
@@ -225,11 +230,46 @@ std::vector<std::string> take_capacities(const ServeFlags& flags, const ServerOp
   return lines;
 }
 
+/// A connection takes a descriptor: the soft limit, which is often 1,024, becomes the hard one.
+void raise_descriptor_limit() noexcept {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/// Memory that is freed when other memory runs out. What asked for much fails all the same; Asio and the standard library, which do not survive every small
+/// allocation that fails, go on with it. `renew` takes it again.
+class MemoryReserve {
+ public:
+  MemoryReserve() {
+    renew();
+    std::set_new_handler(release);
+  }
+  ~MemoryReserve() {
+    std::set_new_handler(nullptr);
+    std::free(held.exchange(nullptr));
+  }
+  void renew() noexcept {
+    constexpr std::size_t bytes = std::size_t{1} << 20;
+    if (held == nullptr) held = std::malloc(bytes);
+  }
+
+ private:
+  static void release() {
+    void* const some = held.exchange(nullptr);
+    if (some == nullptr) throw std::bad_alloc();
+    std::free(some);
+  }
+  static inline std::atomic<void*> held{nullptr};
+};
+
 int serve(const ServeFlags& flags) {
   if (flags.settings.prints()) {
     std::fputs(flags.settings.text().c_str(), stdout);
     return 0;
   }
+  raise_descriptor_limit();
   // A SIGHUP while models load waits, and kills nothing.
   asio::io_context context(1);
   asio::signal_set hangup(context, SIGHUP);
@@ -261,7 +301,11 @@ int serve(const ServeFlags& flags) {
   const std::unique_ptr<AdminPort> admin = make_admin(context, server, flags.admin);
   ServeLog log(flags.log_json, flags.quiet);
   on_hangup(hangup, credentials, log);
-  server.on_session_end = [&log](const Server::SessionEnd& end) { log.session(end); };
+  MemoryReserve reserve;
+  server.on_session_end = [&log, &reserve](const Server::SessionEnd& end) {
+    reserve.renew();  // the session may be the one that went for want of memory
+    log.session(end);
+  };
   server.on_scarce = [&log](const std::string& why) { log.say("scarce", "newcomers are refused for now: " + why); };
   asio::signal_set signals(context, SIGTERM, SIGINT);
   server.on_stopped = [&signals, &hangup, &admin] {
@@ -282,7 +326,7 @@ int serve(const ServeFlags& flags) {
   for (const std::string& line : lines) fmt::print("millrace: {}\n", line);
   if (admin) fmt::print("millrace: administration on {}\n", at(admin->address(), admin->port()));
   std::fflush(stdout);
-  context.run();
+  run_servers(context, [&log](const std::string& what) { log.say("error", "a connection was ended: " + what); });
 
   if (!flags.stats.empty()) write_file(flags.stats, stats_of(server));
   flags.trace.finish(tracer);
@@ -297,7 +341,8 @@ void add_access(CLI::App& command, ServeFlags& flags) {
   add("--tls-key", flags.key, "PEM file of its private key, without a passphrase. SIGHUP reads both again, and --token-file");
   add("--token-file", flags.token_file, "A token a line, 16 to 128 characters of A-Z a-z 0-9 - . _ ~: a client shows one of them");
   add("--allow-origin,--origin", flags.server.origins, "An Origin of browsers that may connect, besides those of the server's own page")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->transform(browser_origin);
   command.add_flag("--insecure", flags.server.insecure, "Others may connect without TLS and a token")->group("Access");
 }
 

@@ -40,6 +40,7 @@ HttpPage ready_page(const Server& server) {
   for (const Server::PlaceStats& one : server.places()) any = any || one.lost.empty();
   if (!any) return plain(503, "no place is left");
   if (server.live_sessions() >= server.max_sessions()) return plain(503, "full");
+  if (const std::string why = server.refuses_all(); !why.empty()) return plain(503, why);
   return plain(200, "ready");
 }
 
@@ -71,14 +72,17 @@ HttpPages admin_pages(const Server& server) {
 class AdminPort::State final : public std::enable_shared_from_this<AdminPort::State> {
  public:
   State(asio::io_context& context, const Server& server, const std::string& address, std::uint16_t port)
-      : listener(context.get_executor(), address, port),
-        context_(context),
-        pages_(std::make_shared<const HttpPages>(admin_pages(server))) {}
+      : listener(context.get_executor(), address, port), context_(context), pages_(std::make_shared<const HttpPages>(admin_pages(server))) {
+    listener.take_last_descriptors();
+  }
 
   void accept() {
     listener.async_accept([self = shared_from_this()](error_code error, asio::ip::tcp::socket socket) {
-      if (error) return;
-      self->answer(std::move(socket));
+      if (error) return;  // closed: the listener itself waits out all else
+      try {
+        self->answer(std::move(socket));
+      } catch (const std::exception&) {  // no memory is left for that request
+      }
       self->accept();
     });
   }
@@ -100,7 +104,7 @@ class AdminPort::State final : public std::enable_shared_from_this<AdminPort::St
   };
 
   void answer(asio::ip::tcp::socket socket) {
-    if (requests_.size() >= most_requests) requests_.begin()->second.close();
+    if (requests_.size() >= most_requests) over(requests_.begin()->first);
     ByteStream bytes = make_byte_stream(std::move(socket));
     const std::uint64_t number = ++last_;
     Request request{bytes.carrier(), std::make_shared<asio::steady_timer>(context_, request_limit)};
@@ -117,6 +121,7 @@ class AdminPort::State final : public std::enable_shared_from_this<AdminPort::St
   }
   void over(std::uint64_t number) {
     const auto found = requests_.find(number);
+    if (found == requests_.end()) return;  // another took its place
     found->second.close();
     requests_.erase(found);
   }

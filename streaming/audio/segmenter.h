@@ -27,6 +27,8 @@ class Segmenter {
   /// ArgumentError for thresholds or times that LabelConfig forbids.
   Segmenter(const LabelConfig& config, double step_seconds);
 
+  /// The next step is the one behind so many, whose values are not known.
+  void begin_behind(std::uint64_t steps) noexcept { steps_ = steps; }
   /// The value of the next step; gives the segment that it closed.
   std::optional<Segment> step(double value);
   /// The audio ended after `seconds`; gives the segment that was open.

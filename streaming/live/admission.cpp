@@ -36,11 +36,15 @@ double Admission::load(std::size_t sessions) const noexcept {
   return std::min(all, rate_ + static_cast<double>(young_now_ + young_last_) * options_.session_rate);
 }
 
+bool Admission::full(std::size_t sessions, double others) const noexcept {
+  if (options_.capacity <= 0 || options_.session_rate <= 0) return false;
+  return load(sessions) + options_.session_rate > capacity() * std::max(0.0, 1 - others);
+}
+
 std::optional<Admission::Refusal> Admission::refuse(std::size_t sessions, double others) {
-  if (options_.capacity <= 0 || options_.session_rate <= 0) return std::nullopt;
+  if (!full(sessions, others)) return std::nullopt;
   const double asked = load(sessions) + options_.session_rate;
   const double held = capacity() * std::max(0.0, 1 - others);
-  if (asked <= held) return std::nullopt;
   constexpr std::uint32_t least_ms = 1000, spread = 16, apart_ms = 125;
   return Refusal{
       fmt::format("with another session about {:.0f} steps a second would be asked for, and this server holds {:.0f}", asked, held) +

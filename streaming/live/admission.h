@@ -39,6 +39,8 @@ class Admission {
   /// Whether the next call of `observe` needs its numbers: they cost something.
   bool due(TimePoint now) const noexcept { return now - begun_ >= window; }
 
+  /// Whether `refuse` would give a refusal.
+  bool full(std::size_t sessions, double others = 0) const noexcept;
   /// Nothing: it may start, `started` is to follow. `sessions`: those that live. `others`: the part of the machine, 0 … 1, that sessions of other models
   /// are taken to need.
   std::optional<Refusal> refuse(std::size_t sessions, double others = 0);

@@ -7,6 +7,14 @@
 #include <millrace/streaming/live/row_buffer.h>
 
 namespace millrace {
+namespace {
+
+template <class T>
+void grow_for_one_more(std::vector<T>& list, std::size_t wanted) {
+  if (list.capacity() < wanted) list.reserve(std::max(wanted, 2 * list.capacity()));
+}
+
+}  // namespace
 
 Batcher::Batcher(std::shared_ptr<const Recurrence> recurrence, std::size_t max_rows)
     : recurrence_(std::move(recurrence)), max_rows_(std::max<std::size_t>(max_rows, 1)) {}
@@ -14,10 +22,14 @@ Batcher::Batcher(std::shared_ptr<const Recurrence> recurrence, std::size_t max_r
 LiveId Batcher::open(std::vector<RowSource*> sources, Sink& sink, std::vector<Tensor> given, LiveOrigin from) {
   if (const std::size_t wanted = first_source(recurrence_->boundaries.size()); sources.size() != wanted)
     throw ArgumentError("batcher: expected " + std::to_string(wanted) + " sources, found " + std::to_string(sources.size()));
+  // Memory that runs out here leaves nothing behind, and none is needed when a slot comes back.
+  grow_for_one_more(free_, next_slot_ + 1);
+  grow_for_one_more(starts_, starts_.size() + 1);
+  OneOrMany own(std::move(sources));
   const LiveId id = next_id_++;
   Sequence& sequence = sequences_[id];
   sequence.id = id;
-  sequence.sources = OneOrMany(std::move(sources));
+  sequence.sources = std::move(own);
   sequence.sink = &sink;
   if (free_.empty()) {
     sequence.slot = next_slot_++;
@@ -27,7 +39,12 @@ LiveId Batcher::open(std::vector<RowSource*> sources, Sink& sink, std::vector<Te
   }
   sequence.seq = from.seq;
   starts_.push_back({sequence.slot, std::move(given), std::move(from.states)});
-  review(sequence);
+  try {
+    review(sequence);
+  } catch (...) {
+    close(id);
+    throw;
+  }
   return id;
 }
 
@@ -97,6 +114,7 @@ void Batcher::wait_in(Sequence& sequence, Sequence::Queue queue) {
   using Queue = Sequence::Queue;
   if (sequence.queue == queue) return;
   if (sequence.queue != Queue::none) (sequence.queue == Queue::ahead ? ahead_ : prompt_).erase(sequence.id);
+  sequence.queue = Queue::none;
   if (queue != Queue::none) (queue == Queue::ahead ? ahead_ : prompt_).insert(sequence.id);
   sequence.queue = queue;
 }
@@ -141,7 +159,7 @@ void Batcher::close(LiveId id) {
   if (found == sequences_.end()) return;
   wait_in(found->second, Sequence::Queue::none);
   if (found->second.out) {
-    closed_out_.insert(id);
+    ++closed_out_;
     found->second.sink = nullptr;
     found->second.over = true;
     return;
@@ -165,7 +183,7 @@ void Batcher::lose(const std::exception_ptr& error) {
 
 bool Batcher::ready() const noexcept { return !tick_out_ && waiting(); }
 
-std::size_t Batcher::live() const noexcept { return sequences_.size() - closed_out_.size(); }
+std::size_t Batcher::live() const noexcept { return sequences_.size() - closed_out_; }
 
 void Batcher::take_row(Tick& tick, Sequence& sequence, std::size_t row) const {
   for (std::size_t i = 0; i < tick.inputs.size(); ++i) {
@@ -223,18 +241,23 @@ void Batcher::choose() {
 void Batcher::take(Tick& tick) {
   if (!ready()) throw ArgumentError("batcher: expected something ready and no tick out");
   choose();
+  for (auto* list : {&out_, &crossing_out_, &saving_out_}) list->clear();  // of a tick that found no memory
   for (const LiveId id : chosen_) {
     const std::int32_t crossing = sequences_.at(id).crossing;
     (crossing == no_crossing ? out_ : crossing == saving ? saving_out_ : crossing_out_).push_back(id);
   }
-  tick.starts.clear();
-  tick.starts.swap(starts_);
   tick.slots.clear();
   tick.crossings.clear();
   tick.saves.clear();
+  // Memory is asked for before anything of the sequences changes.
+  tick.slots.reserve(out_.size());
+  tick.crossings.reserve(crossing_out_.size());
+  tick.saves.reserve(saving_out_.size());
   tick.inputs.resize(recurrence_->inputs.size());
   for (std::size_t i = 0; i < tick.inputs.size(); ++i)
     fit_rows(tick.inputs[i], recurrence_->inputs[i].dtype, recurrence_->inputs[i].dims, static_cast<std::int64_t>(out_.size()));
+  tick.starts.clear();
+  tick.starts.swap(starts_);
   for (const LiveId id : chosen_) {
     Sequence& sequence = sequences_.at(id);
     wait_in(sequence, Sequence::Queue::none);
@@ -261,10 +284,24 @@ Batcher::Sequence* Batcher::came_back(LiveId id) {
   const auto found = sequences_.find(id);
   Sequence& sequence = found->second;
   sequence.out = false;
-  if (closed_out_.erase(id) == 0) return &sequence;
+  if (sequence.sink != nullptr) return &sequence;
+  --closed_out_;
   release(sequence.slot);
   sequences_.erase(found);
   return nullptr;
+}
+
+template <class Tell>
+void Batcher::tell(LiveId id, Tell tell_sink) {
+  try {
+    tell_sink();
+    changed(id);
+  } catch (...) {
+    const auto found = sequences_.find(id);
+    if (found == sequences_.end()) return;  // its sink closed it
+    wait_in(found->second, Sequence::Queue::none);
+    fail(found->second, found->second.seq, std::current_exception());
+  }
 }
 
 void Batcher::finish(const TickResult& result) {
@@ -294,8 +331,7 @@ void Batcher::finish_rows(const TickResult& result) {
       const std::size_t bytes = result.outputs[i].bytes() / out_.size();
       row_[i] = {static_cast<const std::byte*>(result.outputs[i].raw()) + row * bytes, bytes};
     }
-    sequence->sink->step(seq, row_);
-    changed(out_[row]);
+    tell(out_[row], [&] { sequence->sink->step(seq, row_); });
   }
 }
 
@@ -311,8 +347,7 @@ void Batcher::finish_crossing(const TickResult::Crossed& crossed, LiveId id) {
   if (crossed.error != nullptr) return fail(*sequence, sequence->seq, crossed.error);
   std::vector<std::span<const std::byte>> outputs;
   for (const Tensor& row : crossed.outputs) outputs.push_back({static_cast<const std::byte*>(row.raw()), row.bytes()});
-  sequence->sink->crossed(boundary, outputs);
-  changed(id);
+  tell(id, [&] { sequence->sink->crossed(boundary, outputs); });
 }
 
 void Batcher::finish_save(const TickResult::Saved& saved, LiveId id) {
@@ -320,8 +355,7 @@ void Batcher::finish_save(const TickResult::Saved& saved, LiveId id) {
   if (sequence == nullptr) return;
   sequence->crossing = no_crossing;
   if (saved.error != nullptr) return fail(*sequence, sequence->seq, saved.error);
-  sequence->sink->saved(saved.states);
-  changed(id);
+  tell(id, [&] { sequence->sink->saved(saved.states); });
 }
 
 }  // namespace millrace

@@ -99,7 +99,8 @@ class Batcher {
   /// The same `tick` again and again, so that its memory is used again; none of its tensors is held elsewhere.
   void take(Tick& tick);
   Tick take();
-  /// Calls the sinks, in the order of rows. A sink may call any member here but `take` and `finish`.
+  /// Calls the sinks, in the order of rows. A sink may call any member here but `take` and `finish`. What a sink throws, such as memory that ran out, is its own
+  /// sequence's failure.
   void finish(const TickResult& result);
 
   bool tick_out() const noexcept { return tick_out_; }
@@ -113,7 +114,7 @@ class Batcher {
     LiveId id = 0;
     Slot slot = 0;
     OneOrMany<RowSource*> sources;
-    Sink* sink = nullptr;
+    Sink* sink = nullptr;  // null: closed while it was out
     std::uint64_t seq = 0;
     std::int32_t crossing = no_crossing;  // the boundary to go over before the next row; `saving`: its states are to be saved
     bool may_step = true;
@@ -132,6 +133,8 @@ class Batcher {
   void take_row(Tick& tick, Sequence& sequence, std::size_t row) const;
   Tick::Crossing take_crossing(Sequence& sequence) const;
   Sequence* came_back(LiveId id);
+  template <class Tell>
+  void tell(LiveId id, Tell tell_sink);
   void finish_rows(const TickResult& result);
   void finish_crossing(const TickResult::Crossed& crossed, LiveId id);
   void finish_save(const TickResult::Saved& saved, LiveId id);
@@ -151,7 +154,7 @@ class Batcher {
   std::vector<LiveId> crossing_out_;
   std::vector<LiveId> saving_out_;
   std::vector<std::span<const std::byte>> row_;  // of each output, for a sink
-  std::set<LiveId> closed_out_;                  // closed while out
+  std::size_t closed_out_ = 0;                   // closed while out
   bool tick_out_ = false;
   std::vector<Slot> free_;
   Slot next_slot_ = 0;

@@ -2,6 +2,7 @@
 #include <millrace/streaming/live/live_place.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include <millrace/tensor/recovery.h>
@@ -38,13 +39,17 @@ void LivePlace::count_waiting() {
 
 void LivePlace::pump() {
   if (finishing_ || stopped_ || !batcher_.ready()) return;
+  try {
+    batcher_.take(tick_);
+  } catch (const std::bad_alloc&) {
+    return;  // the next call tries again
+  }
   const auto since = std::exchange(waiting_since_, {});
   if (options_.counts) {
     // A sequence that had rows left when its last tick came back is ready only now.
     const bool waited = since != Clock::time_point();
     options_.counts->queue_seconds.observe(waited ? std::chrono::duration<double>(Clock::now() - since).count() : 0);
   }
-  batcher_.take(tick_);
   tick_taken();
   worker_->post(job_);
   if (batcher_.waiting()) waiting_since_ = since;  // more were ready than a tick takes

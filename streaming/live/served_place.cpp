@@ -32,11 +32,12 @@ struct ServedPlace::HandlerMemory {
 void ServedPlace::pump_soon() {
   count_waiting();
   if (!batcher().ready()) return;
-  if (std::exchange(pump_posted_, true)) return;
+  if (pump_posted_) return;
   asio::post(context_, [self = shared_from_this()] {
     self->pump_posted_ = false;
     self->pump();
   });
+  pump_posted_ = true;  // behind a call that may throw
 }
 
 void ServedPlace::tick_taken() noexcept {

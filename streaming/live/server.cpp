@@ -2,6 +2,7 @@
 #include <millrace/streaming/live/server.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -20,6 +21,7 @@
 
 #include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/thread_executor.h>
+#include <millrace/streaming/live/crowds.h>
 #include <millrace/streaming/live/live_learner.h>
 #include <millrace/streaming/live/served_place.h>
 #include <millrace/streaming/live/session.h>
@@ -124,7 +126,8 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
     double transport_seconds = 0;  // of the thread of the sockets, for its steps
     // Each session that learns has weights, and so a place, of its own.
     std::set<std::shared_ptr<ServedPlace>> learners{};
-    Batcher::Stats learned{};  // of those that are gone
+    Batcher::Stats learned{};          // of those that are gone
+    double learned_seconds_a_row = 0;  // of the last of them that stepped
 
     Batcher::Stats stats() const noexcept {
       Batcher::Stats all = learned;
@@ -140,6 +143,7 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
   void accept();
   template <class Carrier>
   void admit(Carrier carrier, const asio::ip::address& peer);
+  bool make_room();
   void drain();
   void pump();
   void hold_ended(Connection& connection);
@@ -155,6 +159,7 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
     return all;
   }
   void check_room(const Connection& connection);
+  void observe();
   Route* route_named(std::string_view name) noexcept;
   double used_beside(const Route* own) const noexcept;
   std::size_t most_newcomers() const noexcept {
@@ -169,9 +174,11 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
   std::vector<std::shared_ptr<ServedPlace>> places;  // of all routes
   std::size_t most_state_bytes = 0;
   std::set<std::shared_ptr<Connection>> connections;
-  std::map<std::uint64_t, Connection*> newcomers;  // by number: the oldest first
-  std::set<Connection*> sessions;                  // those that have started and are not over
-  std::map<std::string, std::size_t> by_address;   // sessions
+  Crowds<Connection> newcomers;
+  Crowds<Connection> leaving;  // told why they go, or that all is done, and not closed yet
+  std::uint64_t last_leaving = 0;
+  std::set<Connection*> sessions;                 // those that have started and are not over
+  std::map<std::string, std::size_t> by_address;  // sessions
   std::map<std::string, Connection*, std::less<>> tickets;
   std::map<std::uint64_t, Connection*> ended;  // without a connection, their clients may lack the end of them; by number: the oldest first
   const std::shared_ptr<ServerCounts> counts = std::make_shared<ServerCounts>();
@@ -185,14 +192,14 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
   void connect(ServedPlace& place);
   void make_seal(Route& route);
   void count_waiting_rows();
-  void observe();
   void lost_place(const LivePlace& gone);
 
   asio::steady_timer drain_timer_;
   std::shared_ptr<ThreadExecutor> learning_;  // for the ticks of all learners, so that updates keep nobody else waiting
   std::uint64_t last_number_ = 0;
-  std::size_t waiting_rows_ = 0;  // as they were counted last
-  double backlog_seconds_ = 0;    // that they take
+  std::size_t most_connections_ = std::numeric_limits<std::size_t>::max();  // of which the last one was near the limit of descriptors
+  std::size_t waiting_rows_ = 0;                                            // as they were counted last
+  double backlog_seconds_ = 0;                                              // that they take
   std::chrono::steady_clock::time_point counted_at_{};
   std::uint64_t steps_seen_ = 0;  // by admission
   std::optional<double> seconds_seen_;
@@ -211,8 +218,10 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
         session_(static_cast<SessionHost&>(*this), server_->options.limits),
         timer_(server_->context) {
     session_.on_change = [this] {
-      write();
-      read();
+      attempt([this] {
+        write();
+        read();
+      });
     };
   }
 
@@ -226,29 +235,30 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     accept.tokens = server_->options.tokens;
     accept.pages = server_->options.pages;
     accept.routes = server_->names;
-    // The time for the start is counted from here: what the handshake took is gone from it.
-    deadline_ = Clock::now() + accept.limits.handshake;
-    auto accepted = [self = shared_from_this()](error_code error, std::unique_ptr<MessageStream> stream) {
-      if (error) self->count_refusal(error);
-      if (error || self->closed_) return self->close_now();
-      self->stream_ = std::move(stream);
-      if (const std::string_view asked = self->stream_->route(); !asked.empty()) {
-        self->by_address_ = true;
-        self->route_ = self->server_->route_named(asked);
+    // The handshake has a limit of its own, and is over by then.
+    deadline_ = begun_ + accept.limits.handshake + std::chrono::seconds(1);
+    watch();
+    auto accepted = handler([](Connection& self, error_code error, std::unique_ptr<MessageStream> stream) {
+      if (error) self.count_refusal(error);
+      if (error || self.closed_) return self.close_now();
+      self.stream_ = std::move(stream);
+      if (const std::string_view asked = self.stream_->route(); !asked.empty()) {
+        self.by_address_ = true;
+        self.route_ = self.server_->route_named(asked);
       }
-      self->stream_->limit(self->session_.most_start_bytes(), self->session_.most_start_bytes());
-      self->watch();
-      if (self->server_->draining) self->refuse(ErrorCode::draining, "the server is going away", {});
-      self->read();
-      self->write();
-    };
+      self.stream_->limit(self.session_.most_start_bytes(), self.session_.most_start_bytes());
+      // The time for the start is counted from the connection: what the handshake took is gone from it.
+      self.deadline_ = self.begun_ + self.server_->options.limits.handshake;
+      self.watch();
+      if (self.server_->draining) self.refuse(ErrorCode::draining, "the server is going away", {});
+      self.read();
+      self.write();
+    });
     async_accept_stream(std::move(carrier), accept, asio::bind_cancellation_slot(accepting_.slot(), std::move(accepted)));
   }
   /// Makes room for those who are behind it.
-  void displace(bool at_once) {
-    if (stream_)
-      refuse(ErrorCode::overload, fmt::format("expected start before {} others waited for theirs", server_->most_newcomers()),
-             retry_when_full_ms);
+  void displace(const std::string& why, bool at_once) {
+    if (stream_) attempt([&] { refuse(ErrorCode::overload, why, retry_when_full_ms); });
     if (at_once || !stream_) close_now();
   }
   void refuse(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry) {
@@ -266,15 +276,19 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   /// The server goes away: who is still shaking hands was promised nothing and cannot be told, nor can who has no connection.
   void dismiss() {
     if (!stream_ || parked_) return close_now();
-    session_.drain();
-    write();
+    attempt([this] {
+      session_.drain();
+      write();
+    });
   }
   /// Another connection takes the place of the one that was lost, or is not known yet to be.
   void adopt(std::unique_ptr<MessageStream> stream, std::uint64_t acknowledged) {
-    handover_ = std::make_unique<Handover>(Handover{std::move(stream), acknowledged, nullptr});
-    parked_ = true;
-    stream_->abort();
-    take_over();
+    attempt([&] {
+      handover_ = std::make_unique<Handover>(Handover{std::move(stream), acknowledged, nullptr});
+      parked_ = true;
+      stream_->abort();
+      take_over();
+    });
   }
   Server::SessionInfo info() const {
     Server::SessionInfo info;
@@ -318,6 +332,52 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   Batcher& choose() override { return server_->place_for(*this); }
   std::string issue_ticket() override;
   void resume(const std::string& ticket, std::uint64_t acknowledged) override;
+  /// A completion handler, which does `work(*this, results…)` as `attempt` does. One that is destroyed and not called tells so: its operation threw.
+  template <class Work>
+  class Handler {
+   public:
+    Handler(std::shared_ptr<Connection> of, Work work) : connection_(std::move(of)), work_(std::move(work)) {}
+    Handler(Handler&&) noexcept = default;
+    Handler(const Handler&) = delete;
+    ~Handler() {
+      if (connection_) connection_->break_soon();
+    }
+    template <class... Results>
+    void operator()(Results... results) {
+      const std::shared_ptr<Connection> self = std::move(connection_);
+      self->attempt([&] { work_(*self, std::move(results)...); });
+    }
+
+   private:
+    std::shared_ptr<Connection> connection_;
+    Work work_;
+  };
+  template <class Work>
+  Handler<Work> handler(Work work) {
+    return Handler<Work>(shared_from_this(), std::move(work));
+  }
+  /// A part of the connection's work. Whatever it throws, such as memory that ran out, costs this connection and nobody else.
+  template <class Work>
+  void attempt(Work work) {
+    try {
+      work();
+    } catch (const std::exception&) {
+      break_soon();
+    }
+  }
+  /// The connection ends when nothing of it is on the stack: the timer, which always waits, says when. Takes no memory.
+  void break_soon() noexcept {
+    broken_ = true;
+    timer_.cancel();
+  }
+  void leave_behind_others() {
+    leaving_number_ = ++server_->last_leaving;
+    server_->leaving.add(counted_by, leaving_number_, this);
+  }
+  void break_off() {
+    session_.fail();
+    close_now();
+  }
   void let_go();
   void lose_connection();
   void hand_over();
@@ -330,27 +390,38 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   /// Which of the server's counts it is in: a newcomer, then a session, then on its way out.
   void account() {
     if (!counted_ && session_.started()) {
+      std::size_t& of_address = server_->by_address[counted_by];
+      server_->sessions.insert(this);
+      // What may throw is done.
       counted_ = true;
+      ++of_address;
       ++route_->counts->sessions;
       ++route_->sessions;
       deadline_ = Clock::now() + server_->options.limits.idle;
-      server_->newcomers.erase(number);
-      server_->sessions.insert(this);
-      ++server_->by_address[counted_by];
+      server_->newcomers.remove(counted_by, number);
       stream_->limit(server_->options.limits.message, server_->options.limits.control);
     }
     if (ended_ || !session_.over()) return;
     ended_ = true;
     (session_.started() ? route_->counts->ended : server_->counts->refused).add(session_.outcome());
-    server_->newcomers.erase(number);
+    server_->newcomers.remove(counted_by, number);
     if (server_->sessions.erase(this) > 0) {
       --route_->sessions;
       if (--server_->by_address[counted_by] == 0) server_->by_address.erase(counted_by);
     }
-    if (route_->learners.erase(learner_) > 0) add(route_->learned, learner_->batcher().stats());
+    if (route_->learners.erase(learner_) > 0) {
+      add(route_->learned, learner_->batcher().stats());
+      if (learner_->seconds_a_row() > 0) route_->learned_seconds_a_row = learner_->seconds_a_row();
+    }
     if (!parked_) deadline_ = Clock::now() + server_->options.limits.stuck_writer;
     watch();
-    tell_end();
+    try {
+      tell_end();
+    } catch (const std::bad_alloc&) {  // a line of the log less
+    }
+    if (closed_ || parked_) return;
+    leave_behind_others();
+    if (server_->leaving.size() > server_->most_newcomers()) server_->leaving.first_to_go().close_now();
   }
   void count_refusal(error_code error) {
     ServerCounts& all = *server_->counts;
@@ -361,12 +432,15 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     else
       ++all.failed_handshakes;
   }
-  /// Data that arrives while nothing of the session waits begins a response; what it said before brought none about.
+  /// Data that arrives while nothing of the session waits begins a response; what it said before brought none about. Once it is the client's turn again, none is due.
   void count_received(const Message& message) {
     ServerCounts& all = *server_->counts;
     ++all.messages_in;
     all.bytes_in += message.payload.size();
     if (message.kind == MessageKind::binary && (asked_at_ == Clock::time_point() || session_.waiting_rows() == 0)) asked_at_ = Clock::now();
+  }
+  void forget_response() noexcept {
+    if (session_.awaits_client()) asked_at_ = {};
   }
   void count_written(std::size_t messages, std::size_t bytes) {
     ServerCounts& all = *server_->counts;
@@ -392,12 +466,12 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   }
 
   void read() {
-    if (reading_ || closed_ || parked_ || !stream_ || server_->draining || !session_.wants_input()) return;
+    if (reading_ || closed_ || broken_ || parked_ || !stream_ || server_->draining || !session_.wants_input()) return;
     reading_ = true;
-    stream_->async_read([self = shared_from_this()](error_code error, Message message) {
-      self->reading_ = false;
-      self->received(error, std::move(message));
-    });
+    stream_->async_read(handler([](Connection& self, error_code error, Message message) {
+      self.reading_ = false;
+      self.received(error, std::move(message));
+    }));
   }
   void received(error_code error, Message message) {
     if (closed_) return;
@@ -405,19 +479,22 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     if (error && session_.over()) return;
     if (error) {
       // A breach of the protocol is answered; a client that is gone is not.
-      if (const std::optional<ErrorCode> broken = wire_error(error)) return refuse(*broken, what_broke(error), {});
+      if (const std::optional<ErrorCode> broken = wire_error(error))
+        return refuse(*broken, what_broke(error), *broken == ErrorCode::overload ? std::optional(retry_when_full_ms) : std::nullopt);
       return lose_connection();
     }
     count_received(message);
     const bool said_something = session_.receive(std::move(message));
     if (handover_) return hand_over();
     account();
+    forget_response();
     if (said_something && !session_.over()) deadline_ = Clock::now() + server_->options.limits.idle;
     server_->pump_soon();
     read();
   }
 
   std::string what_broke(error_code error) const {
+    if (wire_error(error) == ErrorCode::overload) return "no memory is left for a message that arrives";
     if (wire_error(error) != ErrorCode::too_big) return error.message();
     const Limits& limits = server_->options.limits;
     if (!session_.started())
@@ -427,8 +504,9 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
 
   void write() {
     account();
-    if (writing_ || closed_ || parked_ || !stream_) return;
+    if (writing_ || closed_ || broken_ || parked_ || !stream_) return;
     if (!session_.has_output()) {
+      forget_response();
       if (session_.over()) finish();
       return;
     }
@@ -445,7 +523,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
       bytes += messages.back().payload.size();
     }
     count_written(std::max<std::size_t>(messages.size(), 1), bytes);
-    auto done = [self = shared_from_this(), bytes](error_code error) { self->written(error, bytes); };
+    auto done = handler([bytes](Connection& self, error_code error) { self.written(error, bytes); });
     if (messages.empty())
       stream_->async_write(std::move(first), std::move(done));
     else
@@ -464,7 +542,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   void finish() {
     if (closing_) return;
     closing_ = true;
-    stream_->async_close(session_.close_code(), [self = shared_from_this()](error_code error) { self->close_finished(error); });
+    stream_->async_close(session_.close_code(), handler([](Connection& self, error_code error) { self.close_finished(error); }));
   }
 
   /// One timer for the deadlines of reading and writing: it fires at the earlier, and is set again when that has moved.
@@ -474,14 +552,15 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     armed_ = true;
     timer_.expires_at(next);
     timer_.async_wait([self = shared_from_this()](error_code error) {
-      if (error || self->closed_) return;
+      if (self->closed_ || (error && !self->broken_)) return;
       self->armed_ = false;
-      self->check_deadlines();
+      if (!self->broken_) self->attempt([&] { self->check_deadlines(); });
+      if (self->broken_) self->break_off();
     });
   }
   void check_deadlines() {
     const auto now = Clock::now();
-    if (parked_) return now >= deadline_ ? close_now() : watch();
+    if (parked_ || !stream_) return now >= deadline_ ? close_now() : watch();
     if (session_.started() && !session_.over()) deadline_ = std::max(deadline_, stream_->last_ping() + server_->options.limits.idle);
     if (writing_ && now >= written_by_) {
       if (session_.over()) return close_now();
@@ -507,6 +586,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   asio::steady_timer timer_;
   asio::cancellation_signal accepting_;  // until there is a stream
   std::unique_ptr<Handover> handover_;
+  std::uint64_t leaving_number_ = 0;  // among those that leave
   Clock::time_point deadline_ = Clock::time_point::max();
   Clock::time_point written_by_ = Clock::time_point::max();
   const Clock::time_point begun_ = Clock::now();
@@ -519,16 +599,23 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   bool writing_ = false;
   bool closing_ = false;
   bool closed_ = false;
+  bool broken_ = false;  // an operation of it threw
   bool parked_ = false;  // its connection is lost, and its session waits for another
 };
 
 /// The session is over, and nothing of the connection is used again.
 void Server::State::Connection::let_go() {
+  const auto self = shared_from_this();
   closed_ = true;
   if (const auto held = server_->tickets.find(session_.ticket()); held != server_->tickets.end()) server_->tickets.erase(held);
   server_->ended.erase(number);
+  server_->leaving.remove(counted_by, leaving_number_);
   session_.abandon();
-  account();
+  try {
+    account();
+  } catch (const std::bad_alloc&) {  // it is counted nowhere
+  }
+  server_->newcomers.remove(counted_by, number);
   timer_.cancel();
   server_->closed(shared_from_this());
 }
@@ -584,6 +671,7 @@ void Server::State::Connection::lose_connection() {
   const bool wanted = !session_.over() || session_.outcome() == "ended";
   if (session_.ticket().empty() || !wanted || server_->draining) return close_now();
   parked_ = true;
+  server_->leaving.remove(counted_by, leaving_number_);
   stream_->abort();
   deadline_ = Clock::now() + server_->options.limits.resume;
   watch();
@@ -612,6 +700,7 @@ void Server::State::Connection::take_over() {
   deadline_ = Clock::now() + server_->options.limits.idle;
   stream_->limit(server_->options.limits.message, server_->options.limits.control);
   server_->ended.erase(number);
+  if (session_.over()) leave_behind_others();
   session_.resume(handover->acknowledged);
   watch();
   server_->pump_soon();
@@ -837,7 +926,7 @@ void Server::State::lost_place(const LivePlace& gone) {
 
 void Server::State::accept() {
   listener.async_accept(asio::bind_executor(context, [self = shared_from_this()](error_code error, asio::ip::tcp::socket socket) {
-    if (error) return;  // closed: the listener itself waits out what passes
+    if (error) return;  // closed: the listener itself waits out all else
     // Others that came as well: a connection for each turn of the sockets would let the queue grow while there is much to do. They are few beside those that may
     // wait, so that who speaks at once is heard before it has to make room.
     const std::size_t most = std::min(most_accepted, self->most_newcomers() / 8);
@@ -854,19 +943,34 @@ void Server::State::accept() {
 template <class Carrier>
 void Server::State::admit(Carrier carrier, const asio::ip::address& peer) {
   ++counts->connections;
-  // A silent connection keeps nobody out: the one that has waited longest goes, told so while not too many are being told.
-  if (newcomers.size() >= most_newcomers()) {
-    const auto oldest = newcomers.begin()->second->shared_from_this();
-    oldest->displace(connections.size() >= sessions.size() + 2 * most_newcomers());
+  std::shared_ptr<Connection> connection;
+  try {
+    // The descriptor of one that went is free a little later, and then its low number hides how many there are.
+    if (connections.size() >= most_connections_) make_room();
+    // A silent connection keeps nobody out: one that has waited goes, and is told so.
+    if (newcomers.size() >= most_newcomers())
+      newcomers.first_to_go().displace(fmt::format("expected start before {} others waited for theirs", most_newcomers()), false);
+    connection = std::make_shared<Connection>(shared_from_this(), ++last_number_, plain(peer));
+    connections.insert(connection);
+    newcomers.add(connection->counted_by, connection->number, connection.get());
+    connection->begin(std::move(carrier));
+  } catch (const std::exception&) {
+    connection ? connection->close_now() : counts->refused.add(name_of(ErrorCode::overload));
   }
-  auto connection = std::make_shared<Connection>(shared_from_this(), ++last_number_, plain(peer));
-  connections.insert(connection);
-  newcomers.emplace(connection->number, connection.get());
-  connection->begin(std::move(carrier));
+}
+
+/// For want of a descriptor: a connection on its way out goes, else one that has said no start. Sessions stay.
+bool Server::State::make_room() {
+  if (leaving.empty() && newcomers.empty()) return false;
+  most_connections_ = connections.size();
+  Connection& first = leaving.empty() ? newcomers.first_to_go() : leaving.first_to_go();
+  first.displace(no_descriptor, true);
+  return true;
 }
 
 void Server::State::closed(const std::shared_ptr<Connection>& connection) {
   if (connections.erase(connection) == 0) return;
+  if (connections.size() < most_connections_ / 2) most_connections_ = std::numeric_limits<std::size_t>::max();
   if (draining && connections.empty()) {
     drain_timer_.cancel();
     asio::post(context, [self = shared_from_this()] { call_copy(self->stopped); });
@@ -931,7 +1035,26 @@ Server::Server(asio::io_context& context, std::vector<ServedRoute> routes, Serve
   state_->session_ended = [this](const SessionEnd& end) { call_copy(on_session_end, end); };
   state_->listener.on_scarce([this](const std::string& why) { call_copy(on_scarce, why); });
   state_->listener.refuse_with(refusal_over_http(), refusal_over_tcp());
+  state_->listener.on_refused([counts = state_->counts] {
+    ++counts->connections;
+    counts->refused.add(name_of(ErrorCode::overload));
+  });
+  state_->listener.make_room_with([state = state_.get()] { return state->make_room(); });
   state_->listen();
+}
+
+void run_servers(asio::io_context& context, const std::function<void(const std::string&)>& on_error) {
+  for (;;) {
+    try {
+      context.run();
+      return;
+    } catch (const std::exception& error) {
+      try {
+        if (on_error) on_error(error.what());
+      } catch (const std::exception&) {  // there is no memory for that either
+      }
+    }
+  }
 }
 
 Server::~Server() {
@@ -980,6 +1103,7 @@ std::vector<Server::PlaceStats> Server::places() const {
       there.seconds_a_row = std::max(there.seconds_a_row, learner->seconds_a_row());
       there.state_bytes += learner->state_bytes();
     }
+    if (there.seconds_a_row == 0) there.seconds_a_row = route->learned_seconds_a_row;
   }
   return all;
 }
@@ -1003,6 +1127,17 @@ std::vector<Server::SessionInfo> Server::sessions() const {
   return all;
 }
 std::size_t Server::max_sessions() const noexcept { return state_->options.limits.sessions; }
+std::string Server::refuses_all() const {
+  state_->observe();
+  std::string why;
+  for (const auto& route : state_->routes) {
+    const std::shared_ptr<const Learning>& how = route->model->learning();
+    const bool all_learn = how && route->learners.size() >= how->sessions;
+    if (!all_learn && !route->admission.full(route->sessions, state_->used_beside(route.get()))) return {};
+    if (why.empty()) why = all_learn ? "all sessions that may learn are taken" : "no steps are left for another session";
+  }
+  return why;
+}
 std::size_t Server::waiting_rows() const {
   std::size_t rows = 0;
   for (const State::Connection* session : state_->sessions) rows += session->waiting_rows();

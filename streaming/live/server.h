@@ -58,6 +58,9 @@ struct ServerOptions {
 ///
 /// Of several devices a session begins on the one with the fewest, each with a thread for its ticks, on which models take turns. When a device is lost (a kernel trapped) its
 /// sessions end with `lost` and the reason, those elsewhere go on, and new ones begin where there is a place left, or are refused with `lost`.
+///
+/// An exception in the work of one connection, such as memory that ran out, ends that connection alone, with `failed`. For one that leaves an operation of the
+/// sockets, run the context by `run_servers`.
 class Server {
  public:
   /// Listens at once. IoError, ArgumentError: see Listener.
@@ -147,6 +150,8 @@ class Server {
   /// In the order of their numbers.
   std::vector<SessionInfo> sessions() const;
   std::size_t max_sessions() const noexcept;
+  /// Why a start of any model would be refused for now, by what its sessions need: the capacity, or a session's weights of its own. Empty: one would be taken.
+  std::string refuses_all() const;
   /// Of all sessions, about.
   std::size_t waiting_rows() const;
   bool draining() const noexcept;
@@ -157,5 +162,9 @@ class Server {
   class State;
   std::shared_ptr<State> state_;
 };
+
+/// As `context.run()`. Where an operation of the sockets throws, such as for want of memory, it calls `on_error` with what and goes on: the server's connection
+/// whose operation it was ends.
+void run_servers(boost::asio::io_context& context, const std::function<void(const std::string& what)>& on_error = {});
 
 }  // namespace millrace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -62,6 +63,8 @@ bool Session::receive(Message message) {
     end_with(ErrorCode::bad_state, error.what(), {});
   } catch (const Error& error) {
     end_with(ErrorCode::bad_input, error.what(), {});
+  } catch (const std::exception&) {
+    fail();
   }
   return true;
 }
@@ -248,6 +251,8 @@ void Session::go_on() {
     end_with(ErrorCode::bad_state, error.what(), {});
   } catch (const Error& error) {
     end_with(ErrorCode::bad_input, error.what(), {});
+  } catch (const std::exception&) {
+    fail();
   }
   if (on_change) on_change();
 }
@@ -296,6 +301,7 @@ void Session::send_segment(const std::optional<Segment>& segment) {
 }
 
 void Session::on_failed(std::uint64_t, std::exception_ptr error) {
+  drop_input();
   std::string why = "a step failed";
   try {
     std::rethrow_exception(error);
@@ -363,13 +369,28 @@ void Session::written(std::size_t bytes) {
 void Session::end_with(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms,
                        std::optional<SavedMessage> saved) {
   if (over()) return;
-  ErrorMessage message{code, why, retry_after_ms, {}, std::move(saved)};
-  if (started()) message.seq = answered();
   outcome_ = Outcome::error;
   error_ = code;
-  make_special().why = std::make_unique<std::string>(why);
   leave();
-  send(text_message(to_json(message)));
+  try {
+    ErrorMessage message{code, why, retry_after_ms, {}, std::move(saved)};
+    if (started()) message.seq = answered();
+    make_special().why = std::make_unique<std::string>(why);
+    send(text_message(to_json(message)));
+  } catch (const std::bad_alloc&) {
+    if (on_change) on_change();  // the end of the connection is all that the client is told
+  }
+}
+
+/// What waits goes first: its memory is wanted for the message.
+void Session::fail() {
+  drop_input();
+  end_with(ErrorCode::failed, "no memory is left for the session", {});
+}
+
+void Session::drop_input() noexcept {
+  incoming_.clear();
+  incoming_bytes_ = 0;
 }
 
 void Session::refuse(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms) {

@@ -62,6 +62,8 @@ class Session final : private LiveSequence {
   void abandon();
   /// Ends the session with an error message: `code` is idle, slow_reader, draining or overload.
   void refuse(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms = {});
+  /// Memory ran out for what the session does, or another error that is none of the client's: it ends with `failed`. Not from within another member or `on_change`.
+  void fail();
   /// The server goes away: when all that arrived has been answered the session ends with `draining`, and its state where it can be saved.
   void drain();
   /// The client has another connection, over which it gets what it has not got of the messages so far: `acknowledged` of them, without `started`.
@@ -95,6 +97,10 @@ class Session final : private LiveSequence {
   std::string why() const { return special().why ? *special().why : std::string(); }
   /// Rows that wait for their step, about.
   std::size_t waiting_rows() const noexcept;
+  /// Nothing of the session waits for a step, is in one, or is to be sent: it is the client's turn.
+  bool awaits_client() const noexcept {
+    return outgoing_.empty() && waiting_rows() == 0 && !(begun() && !over() && batcher().will_step(id()));
+  }
   /// Its replies wait for the client, and no row steps before they go.
   bool held_up() const noexcept;
 
@@ -142,6 +148,7 @@ class Session final : private LiveSequence {
   void go_on_from(const SavedState& saved, const StartMessage& message);
   SavedState unsealed(const StartMessage& message) const;
   StartedMessage greeting() const;
+  std::uint64_t next_result() const;
   bool pass(const Mark& mark);
   bool has_room() const noexcept;
   /// More replies wait than may: no step, flush or reset adds to them.
@@ -163,6 +170,7 @@ class Session final : private LiveSequence {
   void go_on();
   void end_with(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms,
                 std::optional<SavedMessage> saved = {});
+  void drop_input() noexcept;
   void label_step(Row row);
   void send_segment(const std::optional<Segment>& segment);
 

@@ -153,9 +153,13 @@ void Session::go_on_from(const SavedState& saved, const StartMessage& message) {
   open_said_ = saved.open;
   if (!message.segments || special().labels.empty()) return;
   std::vector<Labelled>& labels = make_special().labels;
-  if (labels.size() != saved.segmenters.size())
-    throw ProtocolError(ErrorCode::bad_input, "expected segments to be wanted from the beginning, found a state of a session without them");
-  for (std::size_t i = 0; i < labels.size(); ++i) labels[i].segmenter.load(saved.segmenters[i]);
+  // The session before had no segments: those of this one begin here.
+  if (saved.segmenters.empty())
+    for (Labelled& label : labels) label.segmenter.begin_behind(saved.steps);
+  else if (labels.size() != saved.segmenters.size())
+    throw SavedStateError(
+        fmt::format("saved state: expected segments of {} labels, found those of {}", labels.size(), saved.segmenters.size()));
+  for (std::size_t i = 0; i < saved.segmenters.size(); ++i) labels[i].segmenter.load(saved.segmenters[i]);
 }
 
 void Session::choose_model(const std::string& name) {

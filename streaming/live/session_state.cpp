@@ -6,6 +6,7 @@
 
 #include <millrace/streaming/live/session.h>
 #include <millrace/streaming/protocol/base64.h>
+#include <millrace/streaming/protocol/result.h>
 
 namespace millrace {
 
@@ -83,13 +84,33 @@ void Session::acknowledge(std::uint64_t messages) {
 
 void Session::check_resume(std::uint64_t acknowledged) const { special_->sent->check(acknowledged); }
 
+/// The number of the first result of a step among the messages that wait; without one, of the next step.
+std::uint64_t Session::next_result() const {
+  const auto of_step = [this](const ResultMessage& result) {
+    if (result.outputs.empty()) return true;
+    const auto port = std::find_if(model_->outputs().begin(), model_->outputs().end(),
+                                   [&](const PortSpec& one) { return one.name == result.outputs.front().name; });
+    return port == model_->outputs().end() || !port->level;
+  };
+  for (const Message& message : outgoing_) {
+    if (message.kind == MessageKind::text) {
+      if (const auto seq = step_of_json_result(message.payload)) return *seq;
+    } else if (const ResultMessage result = parse_binary_result(message.bytes()); of_step(result)) {
+      return result.seq;
+    }
+  }
+  return answered();
+}
+
 void Session::resume(std::uint64_t acknowledged) {
   const bool greeted = special_->sent->greeted();
   std::list<Message> again = special_->sent->take(acknowledged);
   if (!greeted) outgoing_.pop_front();  // its greeting waits yet
   outgoing_.splice(outgoing_.begin(), again);
   StartedMessage hello = greeting();
+  hello.seq = next_result();
   hello.messages = received_;
+  hello.resumed = true;
   outgoing_.push_front(text_message(to_json(hello)));
   outgoing_bytes_ = 0;
   for (const Message& message : outgoing_) outgoing_bytes_ += message.payload.size();

@@ -167,7 +167,7 @@ std::string to_json(const StartedMessage& message) {
   for (const PortSpec& port : message.outputs) json["outputs"].push_back(json_of_port(port));
   json["reply"] = name_of(message.reply);
   if (message.seq > 0) json["seq"] = message.seq;
-  if (message.messages > 0) json["messages"] = message.messages;
+  if (message.resumed) json["messages"] = message.messages;
   if (message.idle_seconds) json["idle_seconds"] = *message.idle_seconds;
   if (message.ticket) json["ticket"] = *message.ticket;
   if (message.resume_seconds) json["resume_seconds"] = *message.resume_seconds;

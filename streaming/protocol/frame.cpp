@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include <millrace/streaming/protocol/error_code.h>
@@ -41,12 +42,22 @@ std::size_t FrameDecoder::feed(std::span<const std::byte> bytes) {
       if (head_size_ == head_.size()) read_head();
     } else {
       const std::size_t part = std::min(left, length_ - message_.payload.size());
-      message_.payload.append(reinterpret_cast<const char*>(bytes.data()) + taken, part);
+      append(bytes.subspan(taken, part));
       taken += part;
     }
     complete_ = head_size_ == head_.size() && message_.payload.size() == length_;
   }
   return taken;
+}
+
+void FrameDecoder::append(std::span<const std::byte> part) {
+  try {
+    message_.payload.append(reinterpret_cast<const char*>(part.data()), part.size());
+  } catch (const std::bad_alloc&) {
+    broken_ = true;
+    message_ = Message();
+    throw ProtocolError(ErrorCode::overload, "frame: no memory is left for " + std::to_string(length_) + " bytes");
+  }
 }
 
 void FrameDecoder::read_head() {

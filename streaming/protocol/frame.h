@@ -23,7 +23,7 @@ std::string encode_frame(const Message& message);
 /// Frames out of bytes that arrive in pieces cut anywhere; no I/O. Not thread-safe.
 ///
 /// A length above `max_payload`, or a kind that is neither 'J' nor 'B', is a ProtocolError (too_big, bad_message) as soon as its head is
-/// there; the decoder then refuses everything after. Nothing is allocated from a declared length before as many bytes arrived.
+/// there, and so is memory that runs out (overload); the decoder then refuses everything after. Nothing is allocated from a declared length before as many bytes arrived.
 class FrameDecoder {
  public:
   explicit FrameDecoder(std::size_t max_payload) : max_payload_(max_payload) {}
@@ -42,6 +42,7 @@ class FrameDecoder {
   bool mid_frame() const noexcept { return head_size_ > 0; }
 
  private:
+  void append(std::span<const std::byte> part);
   void read_head();
 
   std::size_t max_payload_;

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -34,6 +36,43 @@ char* put_float(char* to, T value) {
   return put_number(to, value);
 }
 
+constexpr int most_exact_power = 22;
+constexpr double powers[most_exact_power + 1] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+                                                 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+
+/// `value` with so many decimal digits, as an f64; `up`: not the nearest number of those digits, but the one on the other side. NaN where that would take more than
+/// a product or a quotient of exact numbers.
+double rounded(double value, int digits, bool other_side) {
+  const int shift = digits - 1 - static_cast<int>(std::floor(std::log10(std::fabs(value))));
+  if (std::abs(shift) > most_exact_power) return std::numeric_limits<double>::quiet_NaN();
+  const double scaled = shift >= 0 ? value * powers[shift] : value / powers[-shift];
+  double whole = std::nearbyint(scaled);
+  if (other_side) whole += whole < scaled ? 1 : -1;
+  return shift >= 0 ? whole / powers[shift] : whole * powers[-shift];
+}
+
+/// The f64 with the shortest decimal among those that become `half` when they are rounded to its type.
+template <class Half>
+double shortest(Half half) {
+  const double exact = static_cast<float>(half);
+  const auto is_same = [half](double read) {
+    const Half back = convert_element<Half>(read), through_f32 = convert_element<Half>(static_cast<float>(read));
+    return std::memcmp(&back, &half, sizeof half) == 0 && std::memcmp(&through_f32, &half, sizeof half) == 0;
+  };
+  constexpr int enough = 5;  // digits that tell all values of 11 bits apart
+  for (int digits = 1; digits <= enough; ++digits) {
+    for (const bool other_side : {false, true})
+      if (const double some = rounded(exact, digits, other_side); is_same(some)) return some;
+    // Of the far ends of bf16.
+    char text[longest];
+    const char* const end = std::to_chars(text, text + longest, exact, std::chars_format::scientific, digits - 1).ptr;
+    double read = 0;
+    std::from_chars(text, end, read);
+    if (is_same(read)) return read;
+  }
+  return exact;
+}
+
 template <class T>
 char* put_element(char* to, const std::byte* at) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -41,9 +80,10 @@ char* put_element(char* to, const std::byte* at) {
   } else {
     T value;
     std::memcpy(&value, at, sizeof value);
-    if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>)
-      return put_float(to, static_cast<float>(value));
-    else if constexpr (std::is_floating_point_v<T>)
+    if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) {
+      const auto single = static_cast<float>(value);
+      return single == 0 || !std::isfinite(single) ? put_float(to, single) : put_float(to, shortest(value));
+    } else if constexpr (std::is_floating_point_v<T>)
       return put_float(to, value);
     else
       return put_number(to, static_cast<long long>(value));

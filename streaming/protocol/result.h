@@ -25,6 +25,9 @@ struct OutputRows {
 /// `level`: of the inner sequence that closed, whose outputs these are.
 Message json_result(std::uint64_t seq, std::span<const OutputRows> outputs, std::optional<int> level = {});
 
+/// The number of the step whose result `json_result` made that text of; nothing for another text.
+std::optional<std::uint64_t> step_of_json_result(std::string_view text);
+
 /// A result as bytes, all little-endian: u64 seq, u32 steps, u8 number of outputs, then for each output u8 length of the name, the name,
 /// u32 bytes, the rows. ArgumentError for more than 255 outputs, a name above 255 bytes or rows above 2^32 − 1.
 Message binary_result(std::uint64_t seq, std::uint32_t steps, std::span<const OutputRows> outputs);

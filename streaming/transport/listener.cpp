@@ -11,6 +11,7 @@
 
 #include <array>
 #include <chrono>
+#include <new>
 #include <utility>
 
 #include <millrace/runtime/task/asio.h>
@@ -31,9 +32,18 @@ bool near_limit(int descriptor) noexcept {
   return static_cast<rlim_t>(descriptor) >= limit.rlim_cur - limit.rlim_cur / 10;
 }
 
+bool out_of_descriptors(const error_code& error) {
+  using namespace boost::system::errc;
+  return error == too_many_files_open || error == too_many_files_open_in_system;
+}
 bool out_of_resources(const error_code& error) {
   using namespace boost::system::errc;
-  return error == too_many_files_open || error == too_many_files_open_in_system || error == no_buffer_space || error == not_enough_memory;
+  return out_of_descriptors(error) || error == no_buffer_space || error == not_enough_memory;
+}
+// The newcomer went before it was taken.
+bool nobody_there(const error_code& error) {
+  using namespace boost::system::errc;
+  return error == asio::error::would_block || error == asio::error::try_again || error == connection_aborted || error == interrupted;
 }
 
 tcp::endpoint endpoint_of(const std::string& address, std::uint16_t port, Listener::Reach reach) {
@@ -54,23 +64,40 @@ struct Listener::State {
     acceptor.set_option(tcp::acceptor::reuse_address(true));
     acceptor.bind(endpoint);
     acceptor.listen(4096);
+    acceptor.non_blocking(true);
     local = acceptor.local_endpoint();
   }
   ~State() {
     if (spare >= 0) ::close(spare);
     if (held >= 0) ::close(held);
   }
+  // A newcomer that is there, or why there is none.
+  error_code take(tcp::socket& socket) {
+    error_code error;
+    for (bool again = true; again;) {
+      try {
+        acceptor.accept(socket, error);
+      } catch (const std::bad_alloc&) {
+        error = boost::system::errc::make_error_code(boost::system::errc::not_enough_memory);
+      }
+      again = out_of_descriptors(error) && make_room();
+    }
+    if (error || !near_limit(socket.native_handle()) || takes_last || make_room()) return error;
+    held = socket.release(error);
+    return boost::system::errc::make_error_code(boost::system::errc::too_many_files_open);
+  }
+  // Closes a connection that is worth less than a newcomer, if there is one.
+  bool make_room() const { return room_maker && room_maker(); }
   // Without a descriptor the newcomer would wait in the backlog and wake the acceptor for ever: it is taken with the spare one.
   void hold_one() noexcept {
     if (spare >= 0) ::close(spare);
     spare = -1;
-    error_code ignored;
-    acceptor.non_blocking(true, ignored);
     held = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC);
   }
   // By now it has said how it speaks. Its bytes are read, so that closing does not take back what it is told.
-  void refuse_held() noexcept {
+  void refuse_held() {
     if (held >= 0) {
+      if (refused) refused();
       std::array<char, 4096> first;
       const ssize_t count = ::recv(held, first.data(), first.size(), MSG_DONTWAIT);
       const std::string& text = count > 0 && first[0] >= 'A' && first[0] <= 'Z' ? over_http : otherwise;
@@ -83,10 +110,13 @@ struct Listener::State {
     held = -1;
     if (spare < 0) spare = open_spare();
   }
-  void say_scarce(const std::string& why) {
+  void say_scarce(const error_code& error) {
     if (std::exchange(scarce, true)) return;
-    const auto call = told;  // a copy, since the call may replace it
-    if (call) call(why);
+    try {
+      const auto call = told;  // a copy, since the call may replace it
+      if (call) call(held >= 0 ? "nearly all descriptors are in use" : error.message());
+    } catch (const std::bad_alloc&) {  // the listener goes on without a word
+    }
   }
   tcp::acceptor acceptor;
   asio::steady_timer timer;
@@ -96,46 +126,49 @@ struct Listener::State {
   bool scarce = false;
   std::string over_http{}, otherwise{};
   std::function<void(const std::string&)> told{};
+  std::function<bool()> room_maker{};
+  std::function<void()> refused{};
+  bool takes_last = false;
 };
 
 namespace {
 
+/// Waits for a newcomer and then takes it. No error of that ends the listener: many are of the newcomer or of the network, and pass.
 template <class State>
 struct AcceptOp {
   std::shared_ptr<State> state;
+  enum { waiting, pausing } stage = waiting;
 
   template <class Self>
   void operator()(Self& self) {
-    if (state->held >= 0) return refuse(self);
-    state->acceptor.async_accept(std::move(self));
-  }
-  template <class Self>
-  void operator()(Self& self, error_code error, tcp::socket socket) {
-    const bool scarce = error ? out_of_resources(error) : near_limit(socket.native_handle());
-    if (!scarce) {
-      state->scarce = state->scarce && error;
-      return self.complete(error, std::move(socket));
-    }
-    state->say_scarce(error ? error.message() : "nearly all descriptors are in use");
-    error_code ignored;
-    if (error)
-      state->hold_one();
-    else
-      state->held = socket.release(ignored);
-    refuse(self);
-  }
-  template <class Self>
-  void refuse(Self& self) {
+    if (state->held >= 0) return pause(self);
     const auto at = state;  // this op moves away with self
-    at->timer.expires_after(std::chrono::milliseconds(100));
-    at->timer.async_wait(std::move(self));
+    stage = waiting;
+    at->acceptor.async_wait(tcp::acceptor::wait_read, std::move(self));
   }
   template <class Self>
   void operator()(Self& self, error_code error) {
-    state->refuse_held();
-    if (error || !state->acceptor.is_open())
-      return self.complete(asio::error::operation_aborted, tcp::socket(state->acceptor.get_executor()));
-    (*this)(self);
+    if (stage == pausing) state->refuse_held();
+    tcp::socket socket(state->acceptor.get_executor());
+    if (error == asio::error::operation_aborted || !state->acceptor.is_open())
+      return self.complete(asio::error::operation_aborted, std::move(socket));
+    if (stage == pausing) return (*this)(self);
+    if (!error) error = state->take(socket);
+    if (!error) {
+      state->scarce = false;
+      return self.complete(error, std::move(socket));
+    }
+    if (nobody_there(error)) return (*this)(self);
+    state->say_scarce(error);
+    if (state->held < 0 && out_of_resources(error)) state->hold_one();
+    pause(self);
+  }
+  template <class Self>
+  void pause(Self& self) {
+    const auto at = state;
+    stage = pausing;
+    at->timer.expires_after(std::chrono::milliseconds(100));
+    at->timer.async_wait(std::move(self));
   }
 };
 
@@ -162,15 +195,11 @@ void Listener::accept(SocketHandler handler) {
 }
 
 std::optional<tcp::socket> Listener::accept_waiting() {
-  error_code error;
-  state_->acceptor.non_blocking(true, error);
-  if (error) return std::nullopt;
-  tcp::socket socket = state_->acceptor.accept(error);
-  if (error) return std::nullopt;  // what is no want of a newcomer is found by the next `async_accept`
-  if (!near_limit(socket.native_handle())) return socket;
-  state_->say_scarce("nearly all descriptors are in use");
-  state_->held = socket.release(error);
-  return std::nullopt;
+  tcp::socket socket(state_->acceptor.get_executor());
+  const error_code error = state_->take(socket);
+  if (!error) return socket;
+  if (state_->held >= 0) state_->say_scarce(error);
+  return std::nullopt;  // another want than that of a newcomer is found by the next `async_accept`
 }
 
 void Listener::refuse_with(std::string over_http, std::string otherwise) {
@@ -178,6 +207,9 @@ void Listener::refuse_with(std::string over_http, std::string otherwise) {
   state_->otherwise = std::move(otherwise);
 }
 void Listener::on_scarce(std::function<void(const std::string&)> call) { state_->told = std::move(call); }
+void Listener::on_refused(std::function<void()> call) { state_->refused = std::move(call); }
+void Listener::make_room_with(std::function<bool()> call) { state_->room_maker = std::move(call); }
+void Listener::take_last_descriptors() noexcept { state_->takes_last = true; }
 
 void Listener::close() noexcept {
   if (!state_) return;

@@ -12,8 +12,9 @@
 
 namespace millrace {
 
-/// A listening TCP socket. When the process runs out of descriptors it takes the newcomer with a spare one, waits 100 ms, tells it why and goes on; so
-/// it does at 90 % of the descriptor limit. Not thread-safe: use it on its executor.
+/// A listening TCP socket. When the process runs out of descriptors, and at 90 % of their limit, it asks for room (`make_room_with`); where there is none it takes the
+/// newcomer with a spare descriptor, waits 100 ms, tells it why and goes on. Any other error of accepting is waited out as long: only `close` ends it. Not
+/// thread-safe: use it on its executor.
 class Listener {
  public:
   using SocketHandler = boost::asio::any_completion_handler<void(error_code, boost::asio::ip::tcp::socket)>;
@@ -41,8 +42,14 @@ class Listener {
   std::optional<boost::asio::ip::tcp::socket> accept_waiting();
   /// The answer to a newcomer for which there is no descriptor: one that spoke as HTTP, and any other. Nothing by default.
   void refuse_with(std::string over_http, std::string otherwise);
-  /// Called when descriptors ran short, with why; not again before a connection could be accepted.
+  /// Called when no connection could be accepted, with why; not again before one could.
   void on_scarce(std::function<void(const std::string& why)> call);
+  /// Called for each newcomer that is refused for want of a descriptor.
+  void on_refused(std::function<void()> call);
+  /// Called when descriptors run short; it closes a descriptor, or returns false.
+  void make_room_with(std::function<bool()> call);
+  /// Newcomers get the last tenth of the descriptors as well, which listeners without this call leave over.
+  void take_last_descriptors() noexcept;
   /// Stops listening. Idempotent.
   void close() noexcept;
 

@@ -24,15 +24,20 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <limits>
+#include <new>
 #include <optional>
+#include <stdexcept>
 #include <string_view>
 #include <type_traits>
 
 #include <fmt/format.h>
 
 #include <millrace/runtime/task/asio.h>
+#include <millrace/streaming/protocol/base64.h>
 #include <millrace/streaming/transport/wire_error.h>
+#include <millrace/tensor/error.h>
 
 namespace millrace {
 
@@ -146,7 +151,26 @@ struct Web {
   std::chrono::steady_clock::time_point last_ping{};
   std::size_t max_text = std::numeric_limits<std::size_t>::max();
   std::string route;
+  bool out_of_memory = false;  // for the message that is being read
   WebSocket socket;
+};
+
+/// The payload that is being read. Beast knows one error of a buffer, that of its length; memory that runs out is told so and noted.
+class PayloadBuffer : public asio::dynamic_string_buffer<char, std::char_traits<char>, std::allocator<char>> {
+ public:
+  explicit PayloadBuffer(Web& web) : dynamic_string_buffer(web.incoming.payload), web_(web) {}
+
+  mutable_buffers_type prepare(std::size_t bytes) {
+    try {
+      return dynamic_string_buffer::prepare(bytes);
+    } catch (const std::bad_alloc&) {
+      web_.out_of_memory = true;
+      throw std::length_error("no memory is left");
+    }
+  }
+
+ private:
+  Web& web_;
 };
 
 // The peer's doing, in the protocol's words; the network's own errors stay as they are.
@@ -174,19 +198,23 @@ struct ReadOp {
   template <class Self>
   void operator()(Self& self) {
     web->incoming = Message();
+    web->out_of_memory = false;
     web->meter->bytes = 0;
     web->socket.async_read(*buffer, std::move(self));
   }
   template <class Self>
   void operator()(Self& self, error_code error, std::size_t) {
+    if (web->out_of_memory) {
+      web->incoming = Message();
+      error = ErrorCode::overload;
+    }
     if (error) return self.complete(translate(error), Message());
     web->incoming.kind = web->socket.got_text() ? MessageKind::text : MessageKind::binary;
     if (web->socket.got_text() && web->incoming.payload.size() > web->max_text) return self.complete(ErrorCode::too_big, Message());
     self.complete(error_code(), std::move(web->incoming));
   }
 
-  using Buffer = asio::dynamic_string_buffer<char, std::char_traits<char>, std::allocator<char>>;
-  std::shared_ptr<Buffer> buffer = std::make_shared<Buffer>(web->incoming.payload);
+  std::shared_ptr<PayloadBuffer> buffer = std::make_shared<PayloadBuffer>(*web);
 };
 
 struct WriteOp {
@@ -305,11 +333,27 @@ using Pointer = std::unique_ptr<MessageStream>;
 bool names_an_address(std::string_view host) {
   const auto bracket = host.rfind(']'), colon = host.rfind(':');
   if (colon != host.npos && (bracket == host.npos || colon > bracket)) host = host.substr(0, colon);
-  if (host == "localhost") return true;
+  if (beast::iequals(host, "localhost")) return true;
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   error_code error;
   asio::ip::make_address(std::string(host), error);
   return !error;
+}
+
+/// A host of a URI and perhaps a port: no character that would be another part of one.
+bool is_authority(std::string_view text) {
+  const auto fits = [](char c) { return c > ' ' && c < 0x7f && std::string_view("/?#@\\\"<>^`{|},").find(c) == std::string_view::npos; };
+  return !text.empty() && text.front() != ':' && std::all_of(text.begin(), text.end(), fits);
+}
+
+/// A time as HTTP says it: RFC 9110, section 5.6.7, whatever the locale.
+std::string http_date(std::time_t time) {
+  constexpr const char* days[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
+  constexpr const char* months[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+  std::tm at{};
+  ::gmtime_r(&time, &at);
+  return fmt::format("{}, {:02} {} {} {:02}:{:02}:{:02} GMT", days[at.tm_wday], at.tm_mday, months[at.tm_mon], 1900 + at.tm_year,
+                     at.tm_hour, at.tm_min, at.tm_sec);
 }
 
 /// The HTTP request of a newcomer, and the answer when that is not a WebSocket.
@@ -325,21 +369,70 @@ struct Request {
     return found == parser.get().end() ? std::string_view() : std::string_view(found->value().data(), found->value().size());
   }
 
+  // All lines of one name, which are one list.
+  std::string list_field(http::field name) const {
+    std::string all;
+    const auto lines = parser.get().equal_range(name);
+    for (auto line = lines.first; line != lines.second; ++line)
+      all.append(all.empty() ? "" : ", ").append(line->value().data(), line->value().size());
+    return all;
+  }
+
+  // Where the request goes. The absolute form, which proxies use, says the host as well, and then Host does not count.
+  struct Target {
+    std::string_view host, path;
+  };
+  Target target() const {
+    const std::string_view said(parser.get().target().data(), parser.get().target().size());
+    for (const std::string_view scheme : {"http://", "https://", "ws://", "wss://"}) {
+      if (!beast::iequals(said.substr(0, scheme.size()), scheme)) continue;
+      const std::string_view rest = said.substr(scheme.size());
+      const std::size_t end = std::min(rest.find_first_of("/?"), rest.size());
+      return {rest.substr(0, end), end < rest.size() && rest[end] == '/' ? rest.substr(end) : std::string_view("/")};
+    }
+    return {field(http::field::host), said};
+  }
+
+  // HTTP/1.1 takes one Host; browsers of 1.0 do not exist, and probes of 1.0 may leave it out.
+  bool names_one_host() const {
+    const auto& request = parser.get();
+    const auto hosts = request.count(http::field::host);
+    if (hosts == 0) return request.version() < 11;
+    return hosts == 1 && (is_authority(field(http::field::host)) || field(http::field::host).empty()) &&
+           (target().host.empty() || is_authority(target().host));
+  }
+  bool may_ask_for_pages() const {
+    const std::string_view host = target().host;
+    return host.empty() ? parser.get().version() < 11 : names_an_address(host);
+  }
+  bool has_key() const {
+    const std::string_view key = field(http::field::sec_websocket_key);
+    try {
+      constexpr std::size_t letters = 24, bytes = 16;
+      return key.size() == letters && from_base64(key).size() == bytes;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
   // The answer, if there is one. Every route is denied but those that are named.
   std::optional<HttpPage> page() const {
     const auto& request = parser.get();
+    if (!names_one_host()) return refusal(http::status::bad_request);
     if (request.method() != http::verb::get && !is_head()) return refusal(http::status::method_not_allowed);
-    const std::string_view target(request.target().data(), request.target().size());
-    if (access.only_pages && !names_an_address(field(http::field::host))) return refusal(http::status::forbidden);
-    const bool is_route = !access.only_pages && (target == websocket_route || is_named(target));
+    const std::string_view path = target().path;
+    if (access.only_pages && !may_ask_for_pages()) return refusal(http::status::forbidden);
+    const bool is_route = !access.only_pages && (path == websocket_route || is_named(path));
     // A route that is named has a page at its address as well.
-    if (!is_route || (target != websocket_route && !websocket::is_upgrade(request))) {
+    if (!is_route || (path != websocket_route && !websocket::is_upgrade(request))) {
       std::optional<HttpPage> found;
-      if (access.pages) found = (*access.pages)({target.substr(0, target.find('?')), has_token()});
+      if (access.pages) found = (*access.pages)({path.substr(0, path.find('?')), has_token()});
       if (found || !is_route) return found ? std::move(found) : no_route();
     }
     if (request.count(http::field::origin) > 0 && !is_allowed(field(http::field::origin))) return refusal(http::status::forbidden);
     if (!websocket::is_upgrade(request)) return refusal(http::status::upgrade_required);
+    if (field(http::field::sec_websocket_version) != "13") return refusal(http::status::upgrade_required);
+    if (!has_key()) return refusal(http::status::bad_request);
     if (buffer.size() > 0) return refusal(http::status::bad_request);  // nothing may follow the request before its answer
     if (!has_token()) return refusal(http::status::unauthorized);
     return std::nullopt;
@@ -360,21 +453,26 @@ struct Request {
 
   bool is_allowed(std::string_view origin) const {
     if (std::find(access.origins.begin(), access.origins.end(), origin) != access.origins.end()) return true;
-    const std::string_view host = field(http::field::host);
+    const std::string_view host = target().host;
     return access.pages && names_an_address(host) && origin == (access.encrypted ? "https://" : "http://") + std::string(host);
   }
 
   // Of the header that programs set, or among the sub-protocols, which is all that a browser's script can set.
-  std::string_view token() const {
+  std::string token() const {
     constexpr std::string_view bearer = "Bearer ", prefix = "bearer.";
     const std::string_view shown = field(http::field::authorization);
-    if (beast::iequals(beast::string_view(shown.substr(0, bearer.size())), beast::string_view(bearer))) return shown.substr(bearer.size());
-    for (const beast::string_view one : http::token_list(field(http::field::sec_websocket_protocol)))
-      if (one.starts_with(beast::string_view(prefix))) return std::string_view(one.data(), one.size()).substr(prefix.size());
+    if (beast::iequals(beast::string_view(shown.substr(0, bearer.size())), beast::string_view(bearer)))
+      return std::string(shown.substr(bearer.size()));
+    const std::string offered = list_field(http::field::sec_websocket_protocol);
+    for (const beast::string_view one : http::token_list(offered))
+      if (one.starts_with(beast::string_view(prefix))) return std::string(one.substr(prefix.size()));
     return {};
   }
   bool has_token() const { return !access.tokens || access.tokens->holds(token()); }
-  bool offers_protocol() const { return http::token_list(field(http::field::sec_websocket_protocol)).exists(websocket_protocol); }
+  bool offers_protocol() const {
+    const std::string offered = list_field(http::field::sec_websocket_protocol);
+    return http::token_list(offered).exists(websocket_protocol);
+  }
 
   bool is_head() const { return parser.get().method() == http::verb::head; }
 
@@ -383,7 +481,9 @@ struct Request {
     page.status = static_cast<int>(status);
     page.content_type = "text/plain";
     if (status == http::status::method_not_allowed) page.headers.emplace_back("Allow", "GET, HEAD");
-    if (status == http::status::upgrade_required) page.headers.emplace_back("Upgrade", "websocket");
+    if (status == http::status::upgrade_required)
+      page.headers.insert(page.headers.end(),
+                          {{"Upgrade", "websocket"}, {"Sec-WebSocket-Version", "13"}, {"Connection", "upgrade, close"}});
     if (status == http::status::unauthorized) page.headers.emplace_back("WWW-Authenticate", "Bearer");
     page.body = access.only_pages ? fmt::format("millrace: {} {}\n", page.status, std::string(http::obsolete_reason(status)))
                                   : "millrace: a WebSocket is served at " + std::string(websocket_route) + "\n";
@@ -394,6 +494,7 @@ struct Request {
     response.result(static_cast<unsigned>(page.status));
     response.version(11);
     response.keep_alive(false);
+    response.set(http::field::date, http_date(std::time(nullptr)));
     response.set(http::field::content_type, page.content_type);
     for (const auto& [name, value] : page.headers) response.set(name, value);
     response.body() = std::move(page.body);
@@ -431,13 +532,17 @@ struct AcceptOp {
     std::optional<HttpPage> page = unreadable ? request->refusal(status_of(error)) : request->page();
     if (!page) {
       stage = accepted;
-      if (const auto target = request->parser.get().target(); target != websocket_route) request->web->route = target.substr(1);
-      if (request->offers_protocol())
-        socket.set_option(websocket::stream_base::decorator(
-            [](websocket::response_type& response) { response.set(http::field::sec_websocket_protocol, websocket_protocol); }));
+      if (const std::string_view path = request->target().path; path != websocket_route) request->web->route = path.substr(1);
+      socket.set_option(websocket::stream_base::decorator([offered = request->offers_protocol()](websocket::response_type& response) {
+        response.set(http::field::date, http_date(std::time(nullptr)));
+        if (offered) response.set(http::field::sec_websocket_protocol, websocket_protocol);
+      }));
       return socket.async_accept(request->parser.get(), std::move(self));
     }
     if (page->status < 400) cause = asio::error::eof;
+    // A handshake that is broken is no matter of what is allowed.
+    const bool broken = page->status == 400 || (page->status == 426 && websocket::is_upgrade(request->parser.get()));
+    if (!unreadable && broken) cause = ErrorCode::bad_message;
     request->answer(*std::move(page));
     stage = answered;
     http::async_write(socket.next_layer(), request->response, std::move(self));

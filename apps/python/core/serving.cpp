@@ -69,7 +69,7 @@ class Network {
       context_.restart();
       work_.emplace(context_.get_executor());
       const SignalsBlocked blocked;
-      thread_ = std::thread([this] { context_.run(); });
+      thread_ = std::thread([this] { run_servers(context_); });
     }
     ++users_;
   }

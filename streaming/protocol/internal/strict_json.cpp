@@ -146,7 +146,8 @@ void JsonObject::missing(const char* key) const {
 }
 
 void unexpected_json(const std::string& where, const std::string& expected, const nlohmann::json& found) {
-  throw ProtocolError(ErrorCode::bad_message, where + ": expected " + expected + ", found " + std::string(found.type_name()));
+  throw ProtocolError(ErrorCode::bad_message, where + ": expected " + expected + ", found " +
+                                                  (found.is_number() ? "the number " + found.dump() : found.type_name()));
 }
 
 }  // namespace millrace

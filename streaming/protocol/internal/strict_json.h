@@ -56,7 +56,7 @@ class JsonObject {
   std::string where_;
 };
 
-/// Throws bad_message: "WHERE: expected EXPECTED, found KIND".
+/// Throws bad_message: "WHERE: expected EXPECTED, found KIND", or the number that was found.
 [[noreturn]] void unexpected_json(const std::string& where, const std::string& expected, const nlohmann::json& found);
 
 }  // namespace millrace

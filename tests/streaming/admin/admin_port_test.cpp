@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/streaming/admin/admin_port.h>
 
+#include <array>
 #include <memory>
 #include <string>
 
@@ -9,6 +10,7 @@
 
 #include <doctest/doctest.h>
 
+#include <millrace/streaming/protocol/frame.h>
 #include <millrace/tensor/error.h>
 #include <streaming/live/live_model.h>
 #include <streaming/live/served.h>
@@ -33,10 +35,13 @@ struct Administered {
     });
   }
   std::string get(const std::string& path, const std::string& host = "localhost") const {
+    return ask("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
+  }
+  std::string ask(const std::string& request) const {
     asio::io_context context;
     asio::ip::tcp::socket socket(context);
     socket.connect({asio::ip::make_address("127.0.0.1"), port->port()});
-    asio::write(socket, asio::buffer("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n"));
+    asio::write(socket, asio::buffer(request));
     std::string text;
     error_code error;
     asio::read(socket, asio::dynamic_buffer(text), error);
@@ -61,7 +66,13 @@ TEST_CASE("the port answers its pages, and nothing else") {
   CHECK(all.get("/").starts_with("HTTP/1.1 404 "));
   CHECK(all.get("/stream").starts_with("HTTP/1.1 404 "));
   CHECK(all.get("/stream").ends_with("\r\n\r\nmillrace: 404 Not Found\n"));
+  for (const char* host : {"LOCALHOST", "LocalHost:1", "127.0.0.1", "[::1]:80"})
+    CHECK(all.get("/health", host).starts_with("HTTP/1.1 200 "));
+  CHECK(all.get("http://localhost/health", "rebound.example").starts_with("HTTP/1.1 200 "));
   CHECK(all.get("/health", "rebound.example").starts_with("HTTP/1.1 403 "));
+  CHECK(all.get("http://rebound.example/health").starts_with("HTTP/1.1 403 "));
+  CHECK(all.ask("GET /health HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200 "));  // as a probe of a load balancer's
+  CHECK(all.ask("GET /health HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 400 "));
 }
 
 TEST_CASE("a server that is full, or drains, is not ready and stays healthy") {
@@ -71,6 +82,22 @@ TEST_CASE("a server that is full, or drains, is not ready and stays healthy") {
   CHECK(full.get("/ready").starts_with("HTTP/1.1 503 "));
   CHECK(full.get("/ready").ends_with("full\n"));
   CHECK(full.get("/health").starts_with("HTTP/1.1 200 "));
+}
+
+TEST_CASE("a server that has no steps left for another session is not ready") {
+  ServerOptions options;
+  options.admission.capacity = 10;
+  options.admission.session_rate = 10;
+  const Administered all(options);
+  CHECK(all.get("/ready").ends_with("\r\n\r\nready\n"));
+  asio::io_context context;
+  asio::ip::tcp::socket session(context);
+  session.connect({asio::ip::make_address("127.0.0.1"), all.served.server->port()});
+  asio::write(session, asio::buffer(encode_frame(text_message(R"({"type":"start","version":1})"))));
+  std::array<char, 1> first;
+  asio::read(session, asio::buffer(first));
+  CHECK(all.get("/ready").starts_with("HTTP/1.1 503 "));
+  CHECK(all.get("/ready").ends_with("no steps are left for another session\n"));
 }
 
 TEST_CASE("requests that never end keep nobody out") {

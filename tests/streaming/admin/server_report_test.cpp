@@ -9,6 +9,7 @@
 #include <thread>
 
 #include <boost/asio/read.hpp>
+#include <boost/asio/read_until.hpp>
 #include <boost/asio/write.hpp>
 
 #include <doctest/doctest.h>
@@ -86,7 +87,7 @@ TEST_CASE("a page, a request that is refused and a peer that says nothing are co
     return HttpPage();
   });
   Served served(live_listing(random, features, hidden), options);
-  for (const char* said : {"GET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "GET /absent HTTP/1.1\r\n\r\n", "GE", ""}) {
+  for (const char* said : {"GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\n\r\n", "GET /absent HTTP/1.0\r\n\r\n", "GE", ""}) {
     asio::io_context context;
     asio::ip::tcp::socket socket(context);
     socket.connect({asio::ip::make_address("127.0.0.1"), served.server->port()});
@@ -132,4 +133,26 @@ TEST_CASE("sessions are listed while they live, and capacity is known once ticks
   REQUIRE(capacity()["models"].size() == 1);
   CHECK(capacity()["models"][0]["model"] == "default");
   CHECK(capacity()["models"][0]["rows_per_second"] == capacity()["rows_per_second"]);
+}
+
+TEST_CASE("the silence of a client is no part of a response") {
+  Random random(1);
+  Served served(live_listing(random, features, hidden));
+  const auto seconds = [&] { return served.ask([&] { return served.server->models()[0].counts->response_seconds.sum(); }); };
+  const auto say = [](asio::ip::tcp::socket& socket, const Message& message) { asio::write(socket, asio::buffer(encode_frame(message))); };
+  for (const ReplyFormat reply : {ReplyFormat::none, ReplyFormat::json}) {
+    asio::io_context context;
+    asio::ip::tcp::socket socket(context);
+    socket.connect({asio::ip::make_address("127.0.0.1"), served.server->port()});
+    StartMessage start;
+    start.reply = reply;
+    say(socket, text_message(to_json(start)));
+    // A row whose reply nobody wants; a part of a row, which has none.
+    say(socket, binary_message(std::string(reply == ReplyFormat::none ? 12 : 5, '\0')));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+    say(socket, text_message(to_json(FlushMessage())));
+    std::string answers;
+    asio::read_until(socket, asio::dynamic_buffer(answers), "flushed");
+    CHECK(seconds() < 1);
+  }
 }

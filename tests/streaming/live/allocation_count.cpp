@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <optional>
 
 // ThreadSanitizer brings operators of its own, and calls a hook for each block of memory.
 #if defined(__has_feature)
@@ -30,7 +31,19 @@ std::atomic<std::uint64_t> calls{0};
 
 #else
 
+thread_local std::optional<millrace::testing::AllocationFaults> faults;
+thread_local std::uint64_t failed = 0;
+
+bool fails(std::size_t bytes) noexcept {
+  if (!faults || bytes < faults->bytes) return false;
+  const bool now = !faults->at || *faults->at == 0;
+  if (faults->at && (*faults->at)-- == 0) faults.reset();
+  failed += now ? 1 : 0;
+  return now;
+}
+
 void* counted(std::size_t bytes, std::size_t alignment) noexcept {
+  if (fails(bytes)) return nullptr;
   if (counting.load(std::memory_order_relaxed)) calls.fetch_add(1, std::memory_order_relaxed);
   const std::size_t most = static_cast<std::size_t>(-1) - alignment;
   if (bytes > most) return nullptr;
@@ -63,6 +76,21 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std
 #endif
 
 namespace millrace::testing {
+
+#ifdef MILLRACE_ALLOCATIONS_BY_HOOK
+bool fail_allocations(const AllocationFaults&) noexcept { return false; }
+std::uint64_t end_allocation_faults() noexcept { return 0; }
+#else
+bool fail_allocations(const AllocationFaults& asked) noexcept {
+  failed = 0;
+  faults = asked;
+  return true;
+}
+std::uint64_t end_allocation_faults() noexcept {
+  faults.reset();
+  return failed;
+}
+#endif
 
 AllocationCount::AllocationCount() noexcept {
   calls = 0;

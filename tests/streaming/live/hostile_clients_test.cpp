@@ -8,6 +8,8 @@
 #include <mutex>
 #include <thread>
 
+#include <sys/resource.h>
+
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
@@ -64,7 +66,12 @@ std::string handshake() {
 }
 /// A connection that says what it likes.
 struct Raw {
-  explicit Raw(const Served& served) : socket(context) { socket.connect({asio::ip::make_address("127.0.0.1"), served.url().port}); }
+  Raw() : socket(context, tcp::v4()) {}  // not connected yet
+  explicit Raw(const Served& served, const char* from = "127.0.0.1") : Raw() {
+    socket.bind({asio::ip::make_address(from), 0});
+    connect(served);
+  }
+  void connect(const Served& served) { socket.connect({asio::ip::make_address("127.0.0.1"), served.url().port}); }
   bool say(const std::string& text) {
     boost::system::error_code error;
     asio::write(socket, asio::buffer(text), error);
@@ -119,6 +126,70 @@ TEST_CASE("connections that never start keep nobody out, and the oldest of them 
   }
   CHECK(served.ask([&] { return served.server->newcomers(); }) <= 8);
   CHECK(served.ask([&] { return served.server->live_sessions(); }) == 0);
+}
+
+TEST_CASE("an address with many newcomers displaces its own, and not those of another") {
+  ServerOptions options;
+  options.limits.newcomers = 8;
+  Served served(listing_of(), options);
+  Raw early(served);
+  CHECK(early.say(control(plain_start).substr(0, 9)));
+  std::vector<std::unique_ptr<Raw>> many;
+  for (int i = 0; i < 40; ++i) many.push_back(std::make_unique<Raw>(served, "127.0.0.2"));
+  while (served.ask([&] { return served.server->counts().connections; }) < 41) std::this_thread::sleep_for(1ms);
+  CHECK(early.say(control(plain_start).substr(9) + control(R"({"type":"end"})")));
+  CHECK(early.to_end().find("\"type\":\"ended\"") != std::string::npos);
+}
+
+TEST_CASE("refused WebSockets that never answer the close are as many as newcomers, and the oldest goes for one more") {
+  ServerOptions options;
+  options.limits.newcomers = 8;
+  options.limits.handshake = 60s;  // also of a close
+  options.limits.stuck_writer = 60s;
+  Served served(listing_of(), options);
+  std::vector<std::unique_ptr<Raw>> refused;
+  const auto begun = Clock::now();
+  for (int i = 0; i < 9; ++i) {
+    refused.push_back(std::make_unique<Raw>(served));
+    refused.back()->upgrade();
+    CHECK(refused.back()->say(web_frame(0x81, R"({"type":"end"})")));
+    while (served.ask([&] { return served.server->counts().refused.count("bad_message"); }) < static_cast<std::uint64_t>(i) + 1)
+      std::this_thread::sleep_for(1ms);
+  }
+  CHECK(refused.front()->to_end().find("\"code\":\"bad_message\"") != std::string::npos);
+  CHECK(Clock::now() - begun < 30s);
+}
+
+TEST_CASE("near the limit of descriptors newcomers make room for one more, and beside sessions alone one is told and counted") {
+  Served served(listing_of());
+  std::vector<std::unique_ptr<Raw>> clients;
+  for (int i = 0; i < 160; ++i) clients.push_back(std::make_unique<Raw>());
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit low = before;
+  low.rlim_cur = (static_cast<rlim_t>(clients.back()->socket.native_handle()) + 40) * 10 / 9;  // whose nine tenths leave room for 40
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &low) == 0);
+  const auto connections = [&] { return served.ask([&] { return served.server->counts().connections; }); };
+  std::size_t next = 0;
+  for (; next < 80; ++next) clients[next]->connect(served);  // and say nothing
+  while (connections() < next) std::this_thread::sleep_for(1ms);
+  const std::size_t newcomers = served.ask([&] { return served.server->newcomers(); });
+  CHECK(newcomers > 10);
+  CHECK(newcomers <= 40);
+  std::string refusal;
+  for (; next < 160 && refusal.empty(); ++next) {
+    clients[next]->connect(served);
+    CHECK(clients[next]->say(control(plain_start)));
+    std::string said;
+    boost::system::error_code gone;
+    asio::read_until(clients[next]->socket, asio::dynamic_buffer(said), "}", gone);
+    if (said.find("\"type\":\"started\"") == std::string::npos) refusal = said;
+  }
+  CHECK(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(refusal.find("no descriptor is left for another connection") != std::string::npos);
+  CHECK(next > 100);
+  CHECK(connections() == next);
+  CHECK(served.ask([&] { return served.server->counts().refused.count("overload"); }) >= 1);
 }
 
 TEST_CASE("a session that is over, and one that was refused, hold no slot while their connections close") {

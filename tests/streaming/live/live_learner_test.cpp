@@ -2,10 +2,12 @@
 #include <millrace/streaming/live/live_learner.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -184,6 +186,25 @@ TEST_CASE("sessions that learn are among those of their device, with their steps
   CHECK(seen[0].ticks.ticks >= 50);
   CHECK(seen[0].seconds_a_row > 0);
   CHECK(seen[0].state_bytes > 0);
+}
+
+TEST_CASE("while all sessions that may learn are taken a server says so, and what a row took is known when they are gone") {
+  StreamConfig config = learning(4, 4);
+  config.learn->sessions = 1;
+  Served served(routes_of(config));
+  const auto refuses = [&] { return served.ask([&] { return served.server->refuses_all(); }); };
+  CHECK(refuses() == "");
+  ClientOptions options;
+  std::string while_taken;
+  options.on_result = [&](std::size_t, const ResultMessage& result, double) {
+    if (result.seq == 10) while_taken = refuses();
+  };
+  REQUIRE(stream_plans(served.url(), {plan_of(100, 0)}, options).at(0).error == "");
+  CHECK(while_taken == "all sessions that may learn are taken");
+  for (int tries = 0; tries < 1000 && served.ask([&] { return served.server->live_sessions(); }) > 0; ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  CHECK(refuses() == "");
+  CHECK(served.ask([&] { return served.server->places().at(0).seconds_a_row; }) > 0);
 }
 
 TEST_CASE("a loss that is not finite ends the session that made it, and no other") {

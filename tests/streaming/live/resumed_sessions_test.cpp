@@ -147,6 +147,48 @@ TEST_CASE("a client whose connections are cut again and again gets every result 
   }
 }
 
+TEST_CASE("a session that is resumed says the messages that it took, none too, and the number of the next result that comes") {
+  Random random(2);
+  const Program program = live_listing(random, features, hidden);
+  ServerOptions options;
+  options.limits.resume = std::chrono::seconds(20);
+  for (const ReplyFormat reply : {ReplyFormat::json, ReplyFormat::binary}) {
+    Served served(program, options);
+    StartMessage again;
+    {
+      Line line(served);
+      StartMessage start;
+      start.reply = reply;
+      line.send(said(start));
+      const StartedMessage started = std::get<StartedMessage>(line.read());
+      CHECK_FALSE(started.resumed);
+      again.resume = started.ticket;
+    }
+    const auto resume = [&](std::uint64_t acknowledged) {
+      again.acknowledged = acknowledged;
+      auto line = std::make_unique<Line>(served);
+      line->send(said(again));
+      return line;
+    };
+    auto line = resume(0);
+    const StartedMessage none = std::get<StartedMessage>(line->read());
+    CHECK(none.resumed);
+    CHECK(none.messages == 0);
+    CHECK(none.seq == 0);
+    line->send(binary_message(std::string(4 * features * sizeof(float), '\0')));
+    line->send(said(FlushMessage()));
+    for (int i = 0; i < 5; ++i) line->read();
+    line = resume(1);
+    const StartedMessage some = std::get<StartedMessage>(line->read());
+    CHECK(some.messages == 2);
+    CHECK(some.seq == 1);
+    CHECK(std::get<ResultMessage>(line->read()).seq == 1);
+    line = resume(4);
+    CHECK(std::get<StartedMessage>(line->read()).seq == 4);
+    CHECK(std::get<FlushedMessage>(line->read()).steps == 4);
+  }
+}
+
 TEST_CASE("a session without a connection keeps its slot for so long as was said, and then ends") {
   Random random(2);
   const Program program = live_listing(random, features, hidden);

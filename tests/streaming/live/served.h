@@ -21,9 +21,9 @@ class Served {
  public:
   explicit Served(const Program& program, ServerOptions options = {})
       : server(std::make_unique<Server>(context_, std::make_shared<const ServedModel>(program, StreamConfig()), std::move(options))),
-        thread_([this] { context_.run(); }) {}
+        thread_([this] { run_servers(context_); }) {}
   explicit Served(std::vector<ServedRoute> routes, ServerOptions options = {})
-      : server(std::make_unique<Server>(context_, std::move(routes), std::move(options))), thread_([this] { context_.run(); }) {}
+      : server(std::make_unique<Server>(context_, std::move(routes), std::move(options))), thread_([this] { run_servers(context_); }) {}
   ~Served() { stop(); }
 
   /// Runs `f` on the server's thread.

@@ -83,6 +83,11 @@ TEST_CASE("a start from a state, a resumption, a save and an acknowledgement sur
   CHECK(refusal(R"({"type":"save","now":true})") == ErrorCode::bad_message);
 }
 
+TEST_CASE("a number that is no integer is quoted where one was expected") {
+  CHECK_THROWS_WITH_AS(parse_client_message(R"({"type":"start","version":1.0})"),
+                       "start.version: expected an integer from 0 to 2147483647, found the number 1.0", ProtocolError);
+}
+
 TEST_CASE("an end is an end") {
   CHECK(std::holds_alternative<EndMessage>(parse_client_message(to_json(EndMessage()))));
   CHECK(refusal(R"({"type":"end","now":true})") == ErrorCode::bad_message);

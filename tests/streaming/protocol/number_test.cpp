@@ -65,6 +65,36 @@ TEST_CASE("random f64, f16 and bf16 bits survive their decimal") {
   }
 }
 
+TEST_CASE("each f16 and bf16 has the fewest digits that read back as its bits") {
+  CHECK(text_of(float16(0.1f)) == "0.1");
+  CHECK(text_of(float16(1.0f / 3)) == "0.3333");
+  CHECK(text_of(float16(6e-8f)) == "6e-08");
+  CHECK(text_of(bfloat16(0.1f)) == "0.1");
+  CHECK(text_of(bfloat16(-3.14159f)) == "-3.14");
+  CHECK(text_of(float16(-0.0f)) == "-0.0");
+  const auto digits = [](const std::string& text) {
+    std::string some;
+    for (const char c : text.substr(0, text.find('e')))
+      if (c >= '0' && c <= '9') some += c;
+    some.erase(0, some.find_first_not_of('0'));
+    return some.substr(0, some.find_last_not_of('0') + 1).size();
+  };
+  const auto check = [&]<class Half>(Half half) {
+    const std::string text = text_of(half);
+    if (text.front() == '"' || static_cast<float>(half) == 0) return;
+    const auto bits = std::bit_cast<std::uint16_t>(half);
+    REQUIRE(std::bit_cast<std::uint16_t>(convert_element<Half>(std::strtod(text.c_str(), nullptr))) == bits);
+    char shorter[32];
+    std::snprintf(shorter, sizeof shorter, "%.*e", static_cast<int>(digits(text)) - 2, static_cast<double>(static_cast<float>(half)));
+    if (digits(text) > 1) REQUIRE(std::bit_cast<std::uint16_t>(convert_element<Half>(std::strtod(shorter, nullptr))) != bits);
+  };
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    INFO("bits ", bits);
+    check(std::bit_cast<float16>(static_cast<std::uint16_t>(bits)));
+    check(std::bit_cast<bfloat16>(static_cast<std::uint16_t>(bits)));
+  }
+}
+
 TEST_CASE("the decimals are short, and what JSON lacks is a string") {
   CHECK(text_of(0.1f) == "0.1");
   CHECK(text_of(1.0f) == "1");

@@ -167,7 +167,8 @@ TEST_CASE("HTTP that is not the one WebSocket route gets its status and is refus
   CHECK(refused(request("GET /stream/../admin", upgrade)).starts_with("HTTP/1.1 404"));
   CHECK(refused(request("GET /stream", "")).starts_with("HTTP/1.1 426"));
   CHECK(refused(request("GET /stream", upgrade + "Origin: http://evil.example\r\n")).starts_with("HTTP/1.1 403"));
-  CHECK(refused(request("GET /stream", upgrade) + "early").starts_with("HTTP/1.1 400"));
+  CHECK(answer(loop, request("GET /stream", upgrade) + "early").starts_with("HTTP/1.1 400"));
+  CHECK(wire_error(*loop.server_error) == ErrorCode::bad_message);
 }
 
 TEST_CASE("a browser of an allowed origin may connect") {

@@ -126,3 +126,80 @@ TEST_CASE("a token is taken from the header and from the sub-protocols, of which
     CHECK(answer.find("WWW-Authenticate: Bearer\r\n") != answer.npos);
   }
 }
+
+TEST_CASE("a request names one host: HTTP/1.1 always, HTTP/1.0 at most") {
+  const AcceptOptions accept = with_page();
+  for (const char* head : {"GET / HTTP/1.1", "GET / HTTP/1.1\r\nHost: a\r\nHost: a", "GET / HTTP/1.1\r\nHost: a b",
+                           "GET / HTTP/1.1\r\nHost: a/b", "GET / HTTP/1.0\r\nHost: a\r\nHost: b", "GET http://a\"b/ HTTP/1.1\r\nHost: a"}) {
+    CAPTURE(head);
+    CHECK(answer_to(accept, head).starts_with("HTTP/1.1 400 "));
+  }
+  for (const char* head : {"GET / HTTP/1.0", "GET / HTTP/1.0\r\nHost: a", "GET / HTTP/1.1\r\nHost: [::1]:80", "GET / HTTP/1.1\r\nHost:"}) {
+    CAPTURE(head);
+    CHECK(answer_to(accept, head).starts_with("HTTP/1.1 200 "));
+  }
+}
+
+TEST_CASE("the absolute form of a target is its path at its host, of which Host says nothing") {
+  const AcceptOptions accept = with_page();
+  for (const char* target : {"http://127.0.0.1/", "HTTP://a:80", "https://a/?b=/c", "http://a?b"}) {
+    CAPTURE(target);
+    CHECK(answer_to(accept, "GET " + std::string(target) + " HTTP/1.1\r\nHost: a").ends_with("the page"));
+  }
+  CHECK(answer_to(accept, "GET http://a/other HTTP/1.1\r\nHost: a").starts_with("HTTP/1.1 404 "));
+  std::string head = upgrade("");
+  head.replace(head.find("/stream"), 7, "ws://127.0.0.1/stream");
+  CHECK(upgraded(answer_to(accept, head)));
+  head = upgrade("Origin: http://127.0.0.1:80");
+  head.replace(head.find("/stream"), 7, "ws://rebound.example/stream");
+  CHECK(answer_to(accept, head).starts_with("HTTP/1.1 403 "));
+}
+
+TEST_CASE("sub-protocols on several lines are one list") {
+  const ScratchFolder folder;
+  std::ofstream(folder / "tokens") << token << "\n";
+  AcceptOptions accept;
+  accept.tokens = std::make_shared<TokenSet>((folder / "tokens").string());
+  const std::string answer =
+      answer_to(accept, upgrade("Sec-WebSocket-Protocol: other, millrace.v1\r\nSec-WebSocket-Protocol: bearer." + token));
+  CHECK(upgraded(answer));
+  CHECK(answer.find("Sec-WebSocket-Protocol: millrace.v1\r\n") != answer.npos);
+}
+
+TEST_CASE("a WebSocket handshake without its key or of another version is broken, and says what is missing") {
+  const auto broken = [](const std::string& from, const std::string& to) {
+    std::string head = upgrade("");
+    head.replace(head.find(from), from.size(), to);
+    Loopback loop;
+    auto socket = loop.raw();
+    asio::write(socket, asio::buffer(head + "\r\n\r\n"));
+    const std::string answer = loop.read_to_end(socket);
+    loop.run_until([&] { return loop.server_error.has_value(); });
+    CHECK(wire_error(*loop.server_error) == ErrorCode::bad_message);
+    return answer;
+  };
+  const std::string key = "dGhlIHNhbXBsZSBub25jZQ==";
+  for (const std::string& other : {std::string(), std::string("x"), std::string(24, 'A'), std::string(200, 'A'), key.substr(4)}) {
+    CAPTURE(other);
+    CHECK(broken(key, other).starts_with("HTTP/1.1 400 "));
+  }
+  for (const char* other : {"Sec-WebSocket-Version: 12", "X: 13"}) {
+    const std::string answer = broken("Sec-WebSocket-Version: 13", other);
+    CHECK(answer.starts_with("HTTP/1.1 426 "));
+    CHECK(answer.find("Connection: upgrade, close\r\n") != answer.npos);
+    CHECK(answer.find("Upgrade: websocket\r\n") != answer.npos);
+    CHECK(answer.find("Sec-WebSocket-Version: 13\r\n") != answer.npos);
+  }
+}
+
+TEST_CASE("each answer says when it was made, and that the connection closes where it does") {
+  const AcceptOptions accept = with_page();
+  for (const std::string& head : {std::string("GET / HTTP/1.1\r\nHost: a"), std::string("GET /other HTTP/1.1\r\nHost: a"), upgrade("")}) {
+    CAPTURE(head);
+    const std::string answer = answer_to(accept, head);
+    const std::size_t date = answer.find("\r\nDate: ");
+    REQUIRE(date != answer.npos);
+    CHECK(answer.substr(date + 8 + 25, 6) == " GMT\r\n");
+    CHECK((upgraded(answer) || answer.find("Connection: close\r\n") != answer.npos));
+  }
+}

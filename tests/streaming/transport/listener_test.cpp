@@ -2,7 +2,9 @@
 #include <millrace/streaming/transport/listener.h>
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <boost/asio/bind_cancellation_slot.hpp>
@@ -17,6 +19,48 @@
 
 using namespace millrace;
 using namespace millrace::testing;
+
+namespace {
+
+/// The descriptor of this process that listens on `port`.
+int listening_on(std::uint16_t port) {
+  for (int one = 3; one < 1024; ++one) {
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    sockaddr_in address{};
+    socklen_t length = sizeof address;
+    if (::getsockopt(one, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) continue;
+    if (::getsockname(one, reinterpret_cast<sockaddr*>(&address), &length) == 0 && ntohs(address.sin_port) == port) return one;
+  }
+  return -1;
+}
+
+/// Descriptors up to a limit a little above those of now, all of which are in use until this goes.
+class ScarceDescriptors {
+ public:
+  explicit ScarceDescriptors(int above) {
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    rlimit low = before_;
+    low.rlim_cur = static_cast<rlim_t>(above) + 40;
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &low) == 0);
+    for (int next; (next = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) all_.push_back(next);
+  }
+  ~ScarceDescriptors() {
+    for (int one : all_) ::close(one);
+    ::setrlimit(RLIMIT_NOFILE, &before_);
+  }
+  /// Frees the highest.
+  void free_one() {
+    ::close(all_.back());
+    all_.pop_back();
+  }
+
+ private:
+  rlimit before_{};
+  std::vector<int> all_;
+};
+
+}  // namespace
 
 TEST_CASE("a port that is in use, text that is no address, and an address that others can reach, are refused by name") {
   asio::io_context context;
@@ -68,15 +112,11 @@ TEST_CASE("without descriptors newcomers are refused, and taken again once there
   Loopback loop;
   asio::ip::tcp::socket early(loop.context, asio::ip::tcp::v4()), late(loop.context, asio::ip::tcp::v4());
   loop.context.poll();
-  rlimit before{};
-  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
-  rlimit low = before;
-  low.rlim_cur = static_cast<rlim_t>(late.native_handle()) + 40;
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &low) == 0);
-  std::vector<int> all;
-  for (int next; (next = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) all.push_back(next);
+  std::optional<ScarceDescriptors> scarce(std::in_place, late.native_handle());
 
   std::vector<std::string> told;
+  int refused = 0;
+  loop.listener.on_refused([&] { ++refused; });
   loop.listener.refuse_with("over http", "otherwise");
   loop.listener.on_scarce([&](const std::string& why) { told.push_back(why); });
   std::optional<error_code> accepted;
@@ -87,10 +127,62 @@ TEST_CASE("without descriptors newcomers are refused, and taken again once there
   CHECK(loop.read_to_end(early) == "over http");
   CHECK(told == std::vector<std::string>{"Too many open files"});
   CHECK_FALSE(accepted);
+  CHECK(refused == 1);
 
-  for (int one : all) ::close(one);
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  scarce.reset();
   late.connect(to);
   loop.run_until([&] { return accepted.has_value(); });
   CHECK_FALSE(*accepted);
+}
+
+TEST_CASE("descriptors that run short are taken from connections that are worth less, and a listener may take the last of them") {
+  for (const bool takes_last : {false, true}) {
+    INFO("takes the last: ", takes_last);
+    Loopback loop;
+    asio::ip::tcp::socket client(loop.context, asio::ip::tcp::v4());
+    loop.context.poll();
+    ScarceDescriptors scarce(client.native_handle());
+    int asked = 0, refused = 0;
+    loop.listener.on_refused([&] { ++refused; });
+    if (takes_last) {
+      loop.listener.take_last_descriptors();
+      scarce.free_one();
+    } else {
+      loop.listener.make_room_with([&] {
+        scarce.free_one();
+        return ++asked <= 2;  // for none at all, and for one of the last
+      });
+    }
+    std::optional<error_code> accepted;
+    loop.listener.async_accept([&](error_code error, asio::ip::tcp::socket) { accepted = error; });
+    client.connect({asio::ip::make_address("127.0.0.1"), loop.listener.port()});
+    loop.run_until([&] { return accepted.has_value(); });
+    CHECK_FALSE(*accepted);
+    CHECK(asked == (takes_last ? 0 : 2));
+    CHECK(refused == 0);
+  }
+}
+
+TEST_CASE("an error of a newcomer or of the network passes, is told, and leaves the listener listening") {
+  Loopback loop;
+  std::vector<std::string> told;
+  loop.listener.on_scarce([&](const std::string& why) { told.push_back(why); });
+  std::optional<error_code> accepted;
+  loop.listener.async_accept([&](error_code error, asio::ip::tcp::socket) { accepted = error; });
+  loop.context.poll();
+  // Another socket, which no accept takes, stands in the place of the one that listens.
+  const int listens = listening_on(loop.listener.port());
+  REQUIRE(listens >= 0);
+  const int kept = ::dup(listens), other = ::socket(AF_INET, SOCK_DGRAM, 0);
+  REQUIRE(::dup2(other, listens) == listens);
+  asio::ip::tcp::socket client(loop.context);
+  client.connect({asio::ip::make_address("127.0.0.1"), loop.listener.port()});
+  loop.run_until([&] { return !told.empty(); });
+  CHECK(told == std::vector<std::string>{"Operation not supported"});
+  CHECK_FALSE(accepted);
+  REQUIRE(::dup2(kept, listens) == listens);
+  loop.run_until([&] { return accepted.has_value(); });
+  CHECK_FALSE(*accepted);
+  ::close(kept);
+  ::close(other);
 }

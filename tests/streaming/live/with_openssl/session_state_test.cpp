@@ -229,6 +229,26 @@ TEST_CASE("audio goes on from any byte of it, with the segments that were open")
         CHECK(moved.segments[i].end == whole.segments[i].end);
       }
     }
+    // Segments are the new session's own choice, whichever the one before made: those of its steps begin where it does.
+    for (const bool before : {false, true}) {
+      StartMessage next = start;
+      next.segments = before;
+      Reader reader;
+      const auto first = table.sit_hosted(), second = table.sit_hosted();
+      for (const Message& message : {said(next), binary_message(bytes.substr(0, 8)), said(SaveMessage())}) first->receive(message);
+      table.tick_all();
+      reader.read_all(*first);
+      REQUIRE(reader.saved);
+      next.state = reader.saved->state;
+      next.segments = !before;
+      reader = Reader();
+      for (const Message& message : {said(next), binary_message(bytes.substr(8)), said(EndMessage())}) second->receive(message);
+      table.tick_all();
+      reader.read_all(*second);
+      REQUIRE(reader.ended);
+      REQUIRE(reader.segments.size() == (before ? 0 : whole.segments.size()));
+      for (std::size_t i = 0; i < reader.segments.size(); ++i) CHECK(reader.segments[i].end == whole.segments[i].end);
+    }
     StartMessage other = start;
     other.state = heard({bytes.substr(0, 8), ""}).saved->state;
     other.inputs["samples"].channels = 2;
