@@ -165,14 +165,14 @@ task<std::shared_ptr<const detail::FilledSlots>> TensorArray::filled_of(TensorAr
 namespace {
 
 void check_stack(const TensorArray& array, const char* what, const std::vector<SlotValue>& values) {
+  const auto slot = [](const SlotValue& one) { return " in slot " + std::to_string(one.iteration()); };
   for (const SlotValue& value : values) {
-    const std::string slot = " in slot " + std::to_string(value.iteration());
     if (!value.lod().empty())
-      throw LoDError(array.to_string() + ": " + what + " needs slots without levels, found " + value.lod().to_string() + slot +
+      throw LoDError(array.to_string() + ": " + what + " needs slots without levels, found " + value.lod().to_string() + slot(value) +
                      ": concat keeps them");
     if (value.dims() != values[0].dims())
-      throw ShapeError(array.to_string() + ": " + what + " needs slots of one shape, found " + values[0].dims().to_string() + " in slot " +
-                       std::to_string(values[0].iteration()) + " and " + value.dims().to_string() + slot + ": concat joins rows");
+      throw ShapeError(array.to_string() + ": " + what + " needs slots of one shape, found " + values[0].dims().to_string() +
+                       slot(values[0]) + " and " + value.dims().to_string() + slot(value) + ": concat joins rows");
   }
 }
 

@@ -57,10 +57,19 @@ Tensor converted(const Tensor& tensor, DType dtype) {
   return made;
 }
 
-/// Whether two tensors of one dtype and extents have the same bits.
-bool same_elements(const Tensor& a, const Tensor& b) {
-  const Tensor left = internal::dense(a), right = internal::dense(b);
-  return left.elements() == 0 || std::memcmp(left.raw(), right.raw(), left.bytes()) == 0;
+/// Whether a narrow weight has the bits of its master copy, narrowed.
+bool is_of(const Tensor& master, const Tensor& weight) {
+  const Tensor narrow = internal::dense(weight);
+  const float* const wide = master.data<float>();
+  bool same = true;
+  visit_dtype(narrow.dtype(), [&]<class T>(std::type_identity<T>) {
+    const T* const found = narrow.data<T>();
+    for (std::int64_t i = 0; same && i < narrow.elements(); ++i) {
+      const T wanted = convert_element<T>(wide[i]);
+      same = std::memcmp(&wanted, &found[i], sizeof(T)) == 0;
+    }
+  });
+  return same;
 }
 
 void check_pair(const std::string& name, const Tensors& weights, const Tensor& gradient) {
@@ -160,7 +169,7 @@ void Optimizer::update_one(const std::string& name, Tensor& weight, const Tensor
   const DType dtype = computed_in(weight.dtype());
   if (gradient.elements() > 0) {
     // Somebody may have set the weight since: the master copy is of another value then.
-    if (slot.narrow && !same_elements(weight, converted(slot.master, weight.dtype()))) slot.master = converted(weight, dtype);
+    if (slot.narrow && !is_of(slot.master, weight)) slot.master = converted(weight, dtype);
     const bool shared = weight.is_read_only() || weight.storage().use_count() > 1;
     if (!slot.narrow && (shared || !weight.is_contiguous() || !weight.host_accessible())) weight = copied(weight);
     Tensor& target = slot.narrow ? slot.master : weight;

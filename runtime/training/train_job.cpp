@@ -281,7 +281,8 @@ class TrainJob {
 
   /// Of all epochs: where rows bound a batch, their number depends on the order.
   std::int64_t batches_of_all() const {
-    if (config_.batch.rows == 0) return std::ssize(batches_) * epochs_;
+    const bool wanted = config_.schedule.kind == Schedule::Kind::linear || config_.schedule.kind == Schedule::Kind::cosine;
+    if (config_.batch.rows == 0 || !wanted) return std::ssize(batches_) * epochs_;
     std::int64_t count = 0;
     for (std::int64_t epoch = 0; epoch < epochs_; ++epoch) count += std::ssize(dealt(epoch));
     return count;

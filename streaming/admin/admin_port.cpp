@@ -77,6 +77,14 @@ class AdminPort::State final : public std::enable_shared_from_this<AdminPort::St
   }
 
   void accept() {
+    try {
+      deaf_ = false;
+      accept_next();
+    } catch (const std::exception&) {  // no memory is left to wait: the next request that is over leaves some
+      deaf_ = true;
+    }
+  }
+  void accept_next() {
     listener.async_accept([self = shared_from_this()](error_code error, asio::ip::tcp::socket socket) {
       if (error) return;  // closed: the listener itself waits out all else
       try {
@@ -94,6 +102,7 @@ class AdminPort::State final : public std::enable_shared_from_this<AdminPort::St
   Listener listener;
 
  private:
+  bool deaf_ = false;  // nobody waits for requests, for want of memory
   struct Request {
     std::weak_ptr<ByteStream::Carrier> carrier;
     std::shared_ptr<asio::steady_timer> timer;
@@ -124,6 +133,7 @@ class AdminPort::State final : public std::enable_shared_from_this<AdminPort::St
     if (found == requests_.end()) return;  // another took its place
     found->second.close();
     requests_.erase(found);
+    if (deaf_) accept();
   }
 
   asio::io_context& context_;

@@ -159,6 +159,7 @@ void Batcher::close(LiveId id) {
   if (found == sequences_.end()) return;
   wait_in(found->second, Sequence::Queue::none);
   if (found->second.out) {
+    if (found->second.sink == nullptr) return;  // it was closed before
     ++closed_out_;
     found->second.sink = nullptr;
     found->second.over = true;
@@ -193,17 +194,22 @@ void Batcher::take_row(Tick& tick, Sequence& sequence, std::size_t row) const {
   }
 }
 
-Tick::Crossing Batcher::take_crossing(Sequence& sequence) const {
+/// With room for its rows, which `take_crossing` brings.
+Tick::Crossing Batcher::make_crossing(const Sequence& sequence) const {
   Tick::Crossing made{sequence.slot, static_cast<std::size_t>(sequence.crossing), {}};
-  std::size_t source = first_source(made.boundary);
-  for (const Recurrence::Input& input : recurrence_->boundaries[made.boundary].inputs) {
-    Tensor& row = made.inputs.emplace_back(input.dtype, input.dims.inserted(0, 1));
+  for (const Recurrence::Input& input : recurrence_->boundaries[made.boundary].inputs)
+    made.inputs.emplace_back(input.dtype, input.dims.inserted(0, 1));
+  return made;
+}
+
+void Batcher::take_crossing(Tick::Crossing& crossing, Sequence& sequence) const {
+  std::size_t source = first_source(crossing.boundary);
+  for (Tensor& row : crossing.inputs) {
     const std::span<const std::byte> bytes = sequence.sources[source]->row(0);
     std::memcpy(row.raw_mutable(), bytes.data(), bytes.size());
     row.storage()->mark_written();
     sequence.sources[source++]->pop(1);
   }
-  return made;
 }
 
 Tick Batcher::take() {
@@ -252,12 +258,14 @@ void Batcher::take(Tick& tick) {
   // Memory is asked for before anything of the sequences changes.
   tick.slots.reserve(out_.size());
   tick.crossings.reserve(crossing_out_.size());
+  for (const LiveId id : crossing_out_) tick.crossings.push_back(make_crossing(sequences_.at(id)));
   tick.saves.reserve(saving_out_.size());
   tick.inputs.resize(recurrence_->inputs.size());
   for (std::size_t i = 0; i < tick.inputs.size(); ++i)
     fit_rows(tick.inputs[i], recurrence_->inputs[i].dtype, recurrence_->inputs[i].dims, static_cast<std::int64_t>(out_.size()));
   tick.starts.clear();
   tick.starts.swap(starts_);
+  auto crossing = tick.crossings.begin();
   for (const LiveId id : chosen_) {
     Sequence& sequence = sequences_.at(id);
     wait_in(sequence, Sequence::Queue::none);
@@ -267,7 +275,7 @@ void Batcher::take(Tick& tick) {
       continue;
     }
     if (sequence.crossing != no_crossing) {
-      tick.crossings.push_back(take_crossing(sequence));
+      take_crossing(*crossing++, sequence);
       continue;
     }
     take_row(tick, sequence, tick.slots.size());
@@ -337,7 +345,10 @@ void Batcher::finish_rows(const TickResult& result) {
 
 void Batcher::fail(Sequence& sequence, std::uint64_t seq, const std::exception_ptr& error) {
   sequence.over = true;
-  sequence.sink->failed(seq, error);
+  try {
+    sequence.sink->failed(seq, error);
+  } catch (...) {  // no memory is left to tell it; the others get what they wait for all the same
+  }
 }
 
 void Batcher::finish_crossing(const TickResult::Crossed& crossed, LiveId id) {
@@ -345,9 +356,11 @@ void Batcher::finish_crossing(const TickResult::Crossed& crossed, LiveId id) {
   if (sequence == nullptr) return;
   const auto boundary = static_cast<std::size_t>(std::exchange(sequence->crossing, no_crossing));
   if (crossed.error != nullptr) return fail(*sequence, sequence->seq, crossed.error);
-  std::vector<std::span<const std::byte>> outputs;
-  for (const Tensor& row : crossed.outputs) outputs.push_back({static_cast<const std::byte*>(row.raw()), row.bytes()});
-  tell(id, [&] { sequence->sink->crossed(boundary, outputs); });
+  tell(id, [&] {
+    std::vector<std::span<const std::byte>> outputs;
+    for (const Tensor& row : crossed.outputs) outputs.push_back({static_cast<const std::byte*>(row.raw()), row.bytes()});
+    sequence->sink->crossed(boundary, outputs);
+  });
 }
 
 void Batcher::finish_save(const TickResult::Saved& saved, LiveId id) {

@@ -131,7 +131,8 @@ class Batcher {
   void choose();
   void choose_from(const Ready& ready, LiveId& cursor, std::size_t most);
   void take_row(Tick& tick, Sequence& sequence, std::size_t row) const;
-  Tick::Crossing take_crossing(Sequence& sequence) const;
+  Tick::Crossing make_crossing(const Sequence& sequence) const;
+  void take_crossing(Tick::Crossing& crossing, Sequence& sequence) const;
   Sequence* came_back(LiveId id);
   template <class Tell>
   void tell(LiveId id, Tell tell_sink);

@@ -42,7 +42,7 @@ void LivePlace::pump() {
   try {
     batcher_.take(tick_);
   } catch (const std::bad_alloc&) {
-    return;  // the next call tries again
+    return starved();
   }
   const auto since = std::exchange(waiting_since_, {});
   if (options_.counts) {

@@ -72,6 +72,8 @@ class LivePlace {
   virtual void tick_done() noexcept = 0;
   /// No other tick followed the last; the place was lost.
   virtual void became_idle() {}
+  /// Rows wait, and no memory is left for their tick: called while that std::bad_alloc is handled, which goes on to the caller of `pump` by default.
+  virtual void starved() { throw; }
   virtual void became_lost() {}
 
   /// Gives the results of the tick to the sinks, and sends the next one off.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/streaming/live/served_place.h>
 
+#include <chrono>
 #include <new>
 #include <utility>
 
@@ -38,6 +39,16 @@ void ServedPlace::pump_soon() {
     self->pump();
   });
   pump_posted_ = true;  // behind a call that may throw
+}
+
+void ServedPlace::starved() {
+  try {
+    retry_.expires_after(std::chrono::milliseconds(10));
+    retry_.async_wait([place = weak_from_this()](boost::system::error_code error) {
+      if (const auto self = place.lock(); self && !error) self->pump();
+    });
+  } catch (const std::bad_alloc&) {  // the next message of anybody tries again
+  }
 }
 
 void ServedPlace::tick_taken() noexcept {

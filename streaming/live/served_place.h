@@ -9,6 +9,7 @@
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include <millrace/streaming/live/live_place.h>
 
@@ -33,6 +34,7 @@ class ServedPlace final : public LivePlace, public std::enable_shared_from_this<
   void became_idle() override {
     if (on_idle) on_idle();
   }
+  void starved() override;
   void became_lost() override {
     if (on_lost) on_lost();
   }
@@ -43,6 +45,7 @@ class ServedPlace final : public LivePlace, public std::enable_shared_from_this<
 
   boost::asio::io_context& context_;
   bool pump_posted_ = false;
+  boost::asio::steady_timer retry_{context_};
   std::shared_ptr<ServedPlace> self_;  // while a tick is out
   std::optional<boost::asio::executor_work_guard<boost::asio::io_context::executor_type>> work_;
   alignas(std::max_align_t) std::array<std::byte, 256> handler_;

@@ -141,6 +141,7 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
 
   void listen();
   void accept();
+  void accept_next();
   template <class Carrier>
   void admit(Carrier carrier, const asio::ip::address& peer);
   bool make_room();
@@ -197,6 +198,7 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
   asio::steady_timer drain_timer_;
   std::shared_ptr<ThreadExecutor> learning_;  // for the ticks of all learners, so that updates keep nobody else waiting
   std::uint64_t last_number_ = 0;
+  bool deaf_ = false;                                                       // nobody waits for newcomers, for want of memory
   std::size_t most_connections_ = std::numeric_limits<std::size_t>::max();  // of which the last one was near the limit of descriptors
   std::size_t waiting_rows_ = 0;                                            // as they were counted last
   double backlog_seconds_ = 0;                                              // that they take
@@ -371,6 +373,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     timer_.cancel();
   }
   void leave_behind_others() {
+    server_->leaving.remove(counted_by, leaving_number_);  // a session that was over already, and is resumed
     leaving_number_ = ++server_->last_leaving;
     server_->leaving.add(counted_by, leaving_number_, this);
   }
@@ -613,7 +616,7 @@ void Server::State::Connection::let_go() {
   session_.abandon();
   try {
     account();
-  } catch (const std::bad_alloc&) {  // it is counted nowhere
+  } catch (const std::exception&) {  // it is counted nowhere
   }
   server_->newcomers.remove(counted_by, number);
   timer_.cancel();
@@ -925,19 +928,40 @@ void Server::State::lost_place(const LivePlace& gone) {
 }
 
 void Server::State::accept() {
-  listener.async_accept(asio::bind_executor(context, [self = shared_from_this()](error_code error, asio::ip::tcp::socket socket) {
-    if (error) return;  // closed: the listener itself waits out all else
-    // Others that came as well: a connection for each turn of the sockets would let the queue grow while there is much to do. They are few beside those that may
-    // wait, so that who speaks at once is heard before it has to make room.
-    const std::size_t most = std::min(most_accepted, self->most_newcomers() / 8);
-    std::optional<asio::ip::tcp::socket> next(std::move(socket));
-    for (std::size_t taken = 0; next; next = ++taken < most ? self->listener.accept_waiting() : std::nullopt) {
-      error_code gone;
-      const auto peer = next->remote_endpoint(gone);
-      if (!gone) self->admit(*std::move(next), peer.address());
+  try {
+    deaf_ = false;
+    accept_next();
+  } catch (const std::exception&) {  // no memory is left to wait for a newcomer: whatever connection goes next leaves some
+    deaf_ = true;
+  }
+}
+
+void Server::State::accept_next() {
+  // A handler that is destroyed uncalled belongs to an operation that threw.
+  struct Called {
+    explicit Called(const std::shared_ptr<State>& of) : state(of) {}
+    Called(Called&&) noexcept = default;
+    Called(const Called&) = delete;
+    ~Called() {
+      if (const auto there = state.lock()) there->deaf_ = true;
     }
-    self->accept();
-  }));
+    std::weak_ptr<State> state;
+  };
+  listener.async_accept(asio::bind_executor(
+      context, [self = shared_from_this(), called = Called(shared_from_this())](error_code error, asio::ip::tcp::socket socket) mutable {
+        called.state.reset();
+        if (error) return;  // closed: the listener itself waits out all else
+        // Others that came as well: a connection for each turn of the sockets would let the queue grow while there is much to do. They are few beside those that may
+        // wait, so that who speaks at once is heard before it has to make room.
+        const std::size_t most = std::min(most_accepted, self->most_newcomers() / 8);
+        std::optional<asio::ip::tcp::socket> next(std::move(socket));
+        for (std::size_t taken = 0; next; next = ++taken < most ? self->listener.accept_waiting() : std::nullopt) {
+          error_code gone;
+          const auto peer = next->remote_endpoint(gone);
+          if (!gone) self->admit(*std::move(next), peer.address());
+        }
+        self->accept();
+      }));
 }
 
 template <class Carrier>
@@ -970,7 +994,8 @@ bool Server::State::make_room() {
 
 void Server::State::closed(const std::shared_ptr<Connection>& connection) {
   if (connections.erase(connection) == 0) return;
-  if (connections.size() < most_connections_ / 2) most_connections_ = std::numeric_limits<std::size_t>::max();
+  if (deaf_ && !draining) accept();
+  if (connections.size() <= most_connections_ / 2) most_connections_ = std::numeric_limits<std::size_t>::max();
   if (draining && connections.empty()) {
     drain_timer_.cancel();
     asio::post(context, [self = shared_from_this()] { call_copy(self->stopped); });

@@ -63,8 +63,10 @@ bool Session::receive(Message message) {
     end_with(ErrorCode::bad_state, error.what(), {});
   } catch (const Error& error) {
     end_with(ErrorCode::bad_input, error.what(), {});
-  } catch (const std::exception&) {
+  } catch (const std::bad_alloc&) {
     fail();
+  } catch (const std::exception& error) {
+    end_with(ErrorCode::failed, error.what(), {});
   }
   return true;
 }
@@ -251,8 +253,10 @@ void Session::go_on() {
     end_with(ErrorCode::bad_state, error.what(), {});
   } catch (const Error& error) {
     end_with(ErrorCode::bad_input, error.what(), {});
-  } catch (const std::exception&) {
+  } catch (const std::bad_alloc&) {
     fail();
+  } catch (const std::exception& error) {
+    end_with(ErrorCode::failed, error.what(), {});
   }
   if (on_change) on_change();
 }
@@ -308,9 +312,11 @@ void Session::on_failed(std::uint64_t, std::exception_ptr error) {
   } catch (const PlaceLostError& gone) {
     return end_with(ErrorCode::lost, gone.what(), {});
   } catch (const Error& known) {
-    why = fmt::format("a step failed: {}", known.what());
-  } catch (...) {
-    why = "a step failed";
+    try {
+      why = fmt::format("a step failed: {}", known.what());
+    } catch (const std::bad_alloc&) {  // then without the reason
+    }
+  } catch (...) {  // of no name
   }
   end_with(ErrorCode::failed, why, {});
 }

@@ -74,20 +74,27 @@ struct Listener::State {
   // A newcomer that is there, or why there is none.
   error_code take(tcp::socket& socket) {
     error_code error;
-    for (bool again = true; again;) {
+    // One connection goes, whose descriptor may be free only later: more that go would be no help.
+    for (bool again = true, tried = false; again; tried = true) {
       try {
         acceptor.accept(socket, error);
       } catch (const std::bad_alloc&) {
         error = boost::system::errc::make_error_code(boost::system::errc::not_enough_memory);
       }
-      again = out_of_descriptors(error) && make_room();
+      again = !tried && out_of_descriptors(error) && make_room();
     }
     if (error || !near_limit(socket.native_handle()) || takes_last || make_room()) return error;
     held = socket.release(error);
     return boost::system::errc::make_error_code(boost::system::errc::too_many_files_open);
   }
   // Closes a connection that is worth less than a newcomer, if there is one.
-  bool make_room() const { return room_maker && room_maker(); }
+  bool make_room() const {
+    try {
+      return room_maker && room_maker();
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  }
   // Without a descriptor the newcomer would wait in the backlog and wake the acceptor for ever: it is taken with the spare one.
   void hold_one() noexcept {
     if (spare >= 0) ::close(spare);

@@ -216,6 +216,10 @@ def test_many_sessions_in_one_call():
             assert np.concatenate(made[session.id] or [y[:0]]).tobytes() == y.tobytes()
         with pytest.raises(mr.ArgumentError, match="expected the number of a live session"):
             await model.push([10**6], [whole[0]])
+        other = mr.LiveModel(program)
+        async with other.session() as own, model.session("of another") as session:
+            with pytest.raises(mr.ArgumentError, match="expected sessions of this model, found 'of another' of another"):
+                await other.push([own, session], [whole[0], whole[0]])
 
     asyncio.run(main())
 

@@ -409,7 +409,7 @@ class LiveModel(_Live):
         """Rows of several sessions in one call: a list with an element for each, or a LoDTensor of as many sequences. Done when all are queued."""
         for one in sessions:
             if not isinstance(one, int) and one._model is not self:
-                raise ArgumentError(f"push: expected sessions of this model, found '{one.name}' of another")
+                raise ArgumentError(f"push: expected sessions of this model, found '{one._name}' of another")
         ids = [one if isinstance(one, int) else one.id for one in sessions]
         try:
             await ended_or_cancelled(self._core.push(side(), ids, rows, named))

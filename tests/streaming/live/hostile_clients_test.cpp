@@ -160,6 +160,39 @@ TEST_CASE("refused WebSockets that never answer the close are as many as newcome
   CHECK(Clock::now() - begun < 30s);
 }
 
+TEST_CASE("a session that is over, and resumed before its connection has closed, leaves nothing among those that go") {
+  ServerOptions options;
+  options.limits.newcomers = 4;
+  options.limits.handshake = 60s;
+  options.limits.stuck_writer = 60s;
+  options.limits.resume = 60s;
+  Served served(listing_of(), options);
+  {
+    Raw first(served);
+    first.upgrade();
+    CHECK(first.say(web_frame(0x81, plain_start)));
+    std::string said;
+    asio::read_until(first.socket, asio::dynamic_buffer(said), "\"ticket\":\"");
+    const auto at = said.find("\"ticket\":\"") + 10;
+    while (said.find('"', at) == said.npos) asio::read(first.socket, asio::dynamic_buffer(said), asio::transfer_exactly(1));
+    const std::string ticket = said.substr(at, said.find('"', at) - at);
+    CHECK(first.say(web_frame(0x81, R"({"type":"end"})")));
+    asio::read_until(first.socket, asio::dynamic_buffer(said), "\"ended\"");  // and the close has no answer
+    Raw second(served);
+    CHECK(second.say(control(R"({"type":"start","version":1,"resume":")" + ticket + R"(","acknowledged":0})")));
+    CHECK(second.to_end().find("\"ended\"") != std::string::npos);
+  }
+  std::vector<std::unique_ptr<Raw>> refused;
+  for (int i = 0; i < 8; ++i) {
+    refused.push_back(std::make_unique<Raw>(served));
+    refused.back()->upgrade();
+    CHECK(refused.back()->say(web_frame(0x81, R"({"type":"end"})")));
+    while (served.ask([&] { return served.server->counts().refused.count("bad_message"); }) < static_cast<std::uint64_t>(i) + 1)
+      std::this_thread::sleep_for(1ms);
+  }
+  CHECK(refused.front()->to_end().find("\"code\":\"bad_message\"") != std::string::npos);
+}
+
 TEST_CASE("near the limit of descriptors newcomers make room for one more, and beside sessions alone one is told and counted") {
   Served served(listing_of());
   std::vector<std::unique_ptr<Raw>> clients;

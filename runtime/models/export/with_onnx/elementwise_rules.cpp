@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <numbers>
+#include <string>
+#include <string_view>
 
 #include <millrace/runtime/models/export/with_onnx/activation.h>
 #include <millrace/runtime/models/export/with_onnx/rules.h>
@@ -65,6 +67,14 @@ void gelu(Exporter& to, const Op& op, const char*) {
     inner = to.node("Erf", {times(x, number(1 / std::numbers::sqrt2))});
   }
   to.bind(op.outputs[0], times(times(x, number(0.5)), to.node("Add", {inner, number(1)})));
+}
+
+/// The gradient of `onnx`, a function whose gradient follows from its result, as the products and differences that it is.
+void gradient_of(Exporter& to, const Op& op, const char* onnx) {
+  const std::string gradient = to.in(op, 0), y = to.in(op, 1), one = to.number(to.type(op, 0).dtype, 1);
+  const bool sigmoid = std::string_view(onnx) == "Sigmoid";
+  const std::string slope = sigmoid ? to.node("Mul", {y, to.node("Sub", {one, y})}) : to.node("Sub", {one, to.node("Mul", {y, y})});
+  to.give(op, "Mul", {gradient, slope});
 }
 
 /// ONNX has no remainder of floats with the sign of the divisor: C's, plus the divisor where the signs differ.
@@ -157,6 +167,8 @@ constexpr Rule rules[] = {
     {"scaled_tanh", activate},
     {"gelu", gelu},
     {"prelu", same, "PRelu"},
+    {"sigmoid_gradient", gradient_of, "Sigmoid"},
+    {"tanh_gradient", gradient_of, "Tanh"},
     {"cast", cast, "Cast"},
     {"identity", identity, "Identity"},
 };
