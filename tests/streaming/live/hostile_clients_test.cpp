@@ -6,6 +6,7 @@
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include <sys/resource.h>
@@ -92,6 +93,22 @@ struct Raw {
   asio::io_context context;
   boost::system::error_code ended;  // how `to_end` came to its end
   tcp::socket socket;
+};
+
+/// So many descriptors at most, for as long as this lives.
+class LowLimit {
+ public:
+  explicit LowLimit(rlim_t most) {
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    const rlimit low{most, before_.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &low) == 0);
+  }
+  LowLimit(const LowLimit&) = delete;
+  LowLimit& operator=(const LowLimit&) = delete;
+  ~LowLimit() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
 };
 
 std::string control(const std::string& text) { return encode_frame(text_message(text)); }
@@ -197,11 +214,8 @@ TEST_CASE("near the limit of descriptors newcomers make room for one more, and b
   Served served(listing_of());
   std::vector<std::unique_ptr<Raw>> clients;
   for (int i = 0; i < 160; ++i) clients.push_back(std::make_unique<Raw>());
-  rlimit before{};
-  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
-  rlimit low = before;
-  low.rlim_cur = (static_cast<rlim_t>(clients.back()->socket.native_handle()) + 40) * 10 / 9;  // whose nine tenths leave room for 40
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &low) == 0);
+  std::optional<LowLimit> low;
+  low.emplace((static_cast<rlim_t>(clients.back()->socket.native_handle()) + 40) * 10 / 9);  // whose nine tenths leave room for 40
   const auto connections = [&] { return served.ask([&] { return served.server->counts().connections; }); };
   std::size_t next = 0;
   for (; next < 80; ++next) clients[next]->connect(served);  // and say nothing
@@ -218,7 +232,7 @@ TEST_CASE("near the limit of descriptors newcomers make room for one more, and b
     asio::read_until(clients[next]->socket, asio::dynamic_buffer(said), "}", gone);
     if (said.find("\"type\":\"started\"") == std::string::npos) refusal = said;
   }
-  CHECK(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  low.reset();
   CHECK(refusal.find("no descriptor is left for another connection") != std::string::npos);
   CHECK(next > 100);
   CHECK(connections() == next);
