@@ -76,7 +76,7 @@ class Served {
  public:
   explicit Served(const Program& program)
       : server_(context_, std::make_shared<const ServedModel>(program, StreamConfig()), ServerOptions()),
-        thread_([this] { context_.run(); }) {}
+        thread_([this] { run_servers(context_); }) {}
   ~Served() {
     asio::post(context_, [this] { server_.drain(); });
     thread_.join();
