@@ -15,7 +15,7 @@
 namespace millrace::app {
 namespace {
 
-/// Of ASCII alone: the letters of a locale are not those of a browser.
+/// The small letter of an ASCII letter. Letters of a locale are not those of a browser.
 char small(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 bool is_letter(char c) { return c >= 'a' && c <= 'z'; }
 bool is_of_word(char c) { return is_letter(c) || (c >= '0' && c <= '9') || c == '-' || c == '.'; }

@@ -88,7 +88,7 @@ Takes taken_by(const CLI::Option& option) {
   return type.starts_with("FLOAT") ? Takes::number : Takes::text;
 }
 
-/// What stands in place of a value that the option takes; else nothing. Texts fit numbers such as "2G". Integers fit texts because an older
+/// The error of a value that the option does not take; nothing for one that it takes. Texts fit numbers such as "2G". Integers fit texts because an older
 /// --print-config left the quotes of admin = "9100" out.
 std::optional<std::string> misfit(Takes takes, FileValue::Kind found) {
   using Kind = FileValue::Kind;

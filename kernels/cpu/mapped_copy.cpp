@@ -10,10 +10,10 @@
 namespace millrace::cpu {
 namespace {
 
-/// Where a row begins that sees no element. (A row of an input that is turned around begins before its first element.)
+/// The begin of a row that sees no element. A row of an input that is turned around has a negative begin, too.
 constexpr std::int64_t nowhere = std::numeric_limits<std::int64_t>::min();
 
-/// Where the rows of the output (all axes but the last) begin in the input, one after the other, or `nowhere`.
+/// The begins of the output's rows (all axes but the last) in the input, one after the other, or `nowhere`.
 class RowOffsets {
  public:
   RowOffsets(const Tensor& x, const IndexMaps& maps, std::int64_t row)

@@ -110,7 +110,7 @@ std::string drawing_of(const Panel& panel, const std::vector<EpochMetrics>& epoc
   return text + "</g>\n";
 }
 
-/// As text of XML, which has no control characters; bytes that are no UTF-8 and control characters become question marks.
+/// The text as XML holds it. XML has no control characters; bytes that are no UTF-8 and control characters become question marks.
 std::string escaped(const std::string& text) {
   std::string made;
   const bool utf8 = is_utf8(text);

@@ -40,7 +40,7 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 std::string exact(double value) { return fmt::format("{:a}", value); }
-/// What `exact` wrote, whatever the locale.
+/// The number of a text that `exact` wrote. The locale does not matter.
 double inexact(std::string_view text) {
   const bool negative = text.starts_with('-');
   if (negative) text.remove_prefix(1);
@@ -279,7 +279,7 @@ class TrainJob {
     return made;
   }
 
-  /// Of all epochs: where rows bound a batch, their number depends on the order.
+  /// The batches of all epochs. Where rows bound a batch, their number depends on the order.
   std::int64_t batches_of_all() const {
     const bool wanted = config_.schedule.kind == Schedule::Kind::linear || config_.schedule.kind == Schedule::Kind::cosine;
     if (config_.batch.rows == 0 || !wanted) return std::ssize(batches_) * epochs_;

@@ -78,7 +78,7 @@ class Trainer {
   /// Of the next update.
   double learning_rate() const;
   const Tensors& weights() const noexcept;
-  /// Those that are given; the others stay. ArgumentError, DTypeError or ShapeError, and nothing is changed, unless they are like those of the model.
+  /// Sets the weights that are given; the others stay. ArgumentError, DTypeError or ShapeError, and nothing is changed, unless they are like those of the model.
   void set_weights(const Tensors& weights);
   /// The model with the weights as they are now, and only these of its outputs (extract.h).
   Program trained(const std::vector<std::string>& outputs) const;

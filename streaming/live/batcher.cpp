@@ -194,7 +194,7 @@ void Batcher::take_row(Tick& tick, Sequence& sequence, std::size_t row) const {
   }
 }
 
-/// With room for its rows, which `take_crossing` brings.
+/// The crossing of a sequence, with room for its rows. `take_crossing` brings them.
 Tick::Crossing Batcher::make_crossing(const Sequence& sequence) const {
   Tick::Crossing made{sequence.slot, static_cast<std::size_t>(sequence.crossing), {}};
   for (const Recurrence::Input& input : recurrence_->boundaries[made.boundary].inputs)

@@ -395,7 +395,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     if (!counted_ && session_.started()) {
       std::size_t& of_address = server_->by_address[counted_by];
       server_->sessions.insert(this);
-      // What may throw is done.
+      // No line below this one throws.
       counted_ = true;
       ++of_address;
       ++route_->counts->sessions;

@@ -388,7 +388,7 @@ void Session::end_with(ErrorCode code, const std::string& why, std::optional<std
   }
 }
 
-/// What waits goes first: its memory is wanted for the message.
+/// The input that waits is dropped first: the error message needs its memory.
 void Session::fail() {
   drop_input();
   end_with(ErrorCode::failed, "no memory is left for the session", {});

@@ -40,7 +40,7 @@ constexpr int most_exact_power = 22;
 constexpr double powers[most_exact_power + 1] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                                  1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
 
-/// `value` with so many decimal digits, as an f64; `up`: not the nearest number of those digits, but the one on the other side. NaN where that would take more than
+/// `value` with so many decimal digits, as an f64; `other_side`: not the nearest number of those digits, but the one on the other side of `value`. NaN where that would take more than
 /// a product or a quotient of exact numbers.
 double rounded(double value, int digits, bool other_side) {
   const int shift = digits - 1 - static_cast<int>(std::floor(std::log10(std::fabs(value))));
@@ -63,7 +63,7 @@ double shortest(Half half) {
   for (int digits = 1; digits <= enough; ++digits) {
     for (const bool other_side : {false, true})
       if (const double some = rounded(exact, digits, other_side); is_same(some)) return some;
-    // Of the far ends of bf16.
+    // The far ends of bf16 take more than exact powers.
     char text[longest];
     const char* const end = std::to_chars(text, text + longest, exact, std::chars_format::scientific, digits - 1).ptr;
     double read = 0;

@@ -20,7 +20,7 @@ bool has_line(const std::string& text, const std::string& line) { return ("\n" +
 /// A file of settings, and the command with it.
 struct Settings {
   void write(const std::string& text) const { std::ofstream(file, std::ios::binary) << text; }
-  /// What --print-config prints of `text`.
+  /// The output of --print-config for a file of `text`.
   Ended printed(const std::string& text) const {
     write(text);
     return millrace_command({"serve", "a.mr", "--port", "0", "--settings", file, "--print-config"});

@@ -119,6 +119,19 @@ std::string web_frame(unsigned first, const std::string& payload) {
   return std::string{static_cast<char>(first), static_cast<char>(0x80 + payload.size())} + std::string(4, '\0') + payload;
 }
 
+/// WebSockets whose first message is refused, one after the other, and that do not answer the close.
+std::vector<std::unique_ptr<Raw>> refused_web_clients(Served& served, std::uint64_t count) {
+  std::vector<std::unique_ptr<Raw>> clients;
+  while (clients.size() < count) {
+    clients.push_back(std::make_unique<Raw>(served));
+    clients.back()->upgrade();
+    CHECK(clients.back()->say(web_frame(0x81, R"({"type":"end"})")));
+    while (served.ask([&] { return served.server->counts().refused.count("bad_message"); }) < clients.size())
+      std::this_thread::sleep_for(1ms);
+  }
+  return clients;
+}
+
 Program listing_of(std::int64_t features = 3, std::int64_t hidden = 4) {
   Random random(1);
   return live_listing(random, features, hidden);
@@ -164,15 +177,8 @@ TEST_CASE("refused WebSockets that never answer the close are as many as newcome
   options.limits.handshake = 60s;  // also of a close
   options.limits.stuck_writer = 60s;
   Served served(listing_of(), options);
-  std::vector<std::unique_ptr<Raw>> refused;
   const auto begun = Clock::now();
-  for (int i = 0; i < 9; ++i) {
-    refused.push_back(std::make_unique<Raw>(served));
-    refused.back()->upgrade();
-    CHECK(refused.back()->say(web_frame(0x81, R"({"type":"end"})")));
-    while (served.ask([&] { return served.server->counts().refused.count("bad_message"); }) < static_cast<std::uint64_t>(i) + 1)
-      std::this_thread::sleep_for(1ms);
-  }
+  const auto refused = refused_web_clients(served, 9);
   CHECK(refused.front()->to_end().find("\"code\":\"bad_message\"") != std::string::npos);
   CHECK(Clock::now() - begun < 30s);
 }
@@ -199,14 +205,7 @@ TEST_CASE("a session that is over, and resumed before its connection has closed,
     CHECK(second.say(control(R"({"type":"start","version":1,"resume":")" + ticket + R"(","acknowledged":0})")));
     CHECK(second.to_end().find("\"ended\"") != std::string::npos);
   }
-  std::vector<std::unique_ptr<Raw>> refused;
-  for (int i = 0; i < 8; ++i) {
-    refused.push_back(std::make_unique<Raw>(served));
-    refused.back()->upgrade();
-    CHECK(refused.back()->say(web_frame(0x81, R"({"type":"end"})")));
-    while (served.ask([&] { return served.server->counts().refused.count("bad_message"); }) < static_cast<std::uint64_t>(i) + 1)
-      std::this_thread::sleep_for(1ms);
-  }
+  const auto refused = refused_web_clients(served, 8);
   CHECK(refused.front()->to_end().find("\"code\":\"bad_message\"") != std::string::npos);
 }
 
