@@ -29,7 +29,7 @@ namespace {
 using Clock = ClientRecord::Clock;
 using asio::any_io_executor;
 
-class Session;
+class ClientSession;
 
 /// All sessions of one call, and what waits for the last of them.
 class Group : public std::enable_shared_from_this<Group> {
@@ -61,7 +61,7 @@ class Group : public std::enable_shared_from_this<Group> {
   ClientHandler handler_;
   asio::any_completion_executor completes_on_;
   asio::executor_work_guard<asio::any_completion_executor> work_;
-  std::vector<std::shared_ptr<Session>> sessions_;
+  std::vector<std::shared_ptr<ClientSession>> sessions_;
   std::vector<ClientRecord> records_;
   std::size_t to_arrive_ = 0;
 };
@@ -130,9 +130,9 @@ struct Asked {
 };
 
 /// One session, over any number of connections: each start, and what was sent behind it, can be gone back to.
-class Session : public std::enable_shared_from_this<Session> {
+class ClientSession : public std::enable_shared_from_this<ClientSession> {
  public:
-  Session(std::shared_ptr<Group> group, std::size_t index, ClientPlan plan, StreamUrl url)
+  ClientSession(std::shared_ptr<Group> group, std::size_t index, ClientPlan plan, StreamUrl url)
       : group_(std::move(group)),
         index_(index),
         plan_(std::move(plan)),
@@ -559,7 +559,7 @@ void Group::begin(const StreamUrl& url, std::vector<ClientPlan> plans) {
     for (const Message& message : plan.script) progress.bytes += message.payload.size();
   }
   for (std::size_t i = 0; i < plans.size(); ++i)
-    sessions_.push_back(std::make_shared<Session>(shared_from_this(), i, std::move(plans[i]), url));
+    sessions_.push_back(std::make_shared<ClientSession>(shared_from_this(), i, std::move(plans[i]), url));
   const auto all = sessions_;
   for (const auto& session : all) session->connect();
 }

@@ -225,6 +225,7 @@ TEST_CASE("weights that stay in registers give the bits of the steps by the cell
       Random random(seed);
       for (const DType dtype : {DType::f16, DType::bf16})
         for (const std::int64_t hidden : {std::int64_t{16}, random.between(17, 127), std::int64_t{128}, random.between(129, 260)}) {
+          if (sanitized && (hidden > 128) != (dtype == DType::bf16)) continue;
           Case of = make_case(random, dtype, hidden, lengths_of(random, random.between(1, 40), 9));
           of.desc.bias = random.coin();
           if (random.coin()) of.live = random_mask(random, of.offsets.back());

@@ -20,7 +20,7 @@ from oracle import MILLRACE, need
 from serving import Server, make_certificate, save_listing
 
 CONNECTIONS = int(os.environ.get("MILLRACE_CONNECTIONS", "600"))
-CONNECTS = int(os.environ.get("MILLRACE_CONNECTS", "1000"))
+CONNECTS = int(os.environ.get("MILLRACE_CONNECTS", "400"))
 START = json.dumps({"type": "start", "version": 1}).encode()
 START = struct.pack("<IB", len(START), ord("J")) + START
 # KiB of a connection, above what was measured by a half: allocators differ.

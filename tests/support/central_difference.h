@@ -13,6 +13,7 @@
 
 #include "support/program_runs.h"
 #include "support/random.h"
+#include "support/sanitized.h"
 
 /// Gradients against central differences in double precision.
 namespace millrace::testing {
@@ -26,12 +27,13 @@ struct DifferenceOptions {
 
 /// The elements of a tensor that are tried.
 inline std::vector<std::int64_t> tried_elements(std::int64_t elements, const DifferenceOptions& options) {
+  const std::int64_t at_most = sanitized ? std::min<std::int64_t>(2, options.at_most) : options.at_most;  // sanitizers look at paths, not numbers
   std::vector<std::int64_t> places;
   Random random(options.seed);
   for (std::int64_t i = 0; i < elements; ++i) places.push_back(i);
-  for (std::int64_t i = 0; i < std::min(elements, options.at_most); ++i)
+  for (std::int64_t i = 0; i < std::min(elements, at_most); ++i)
     std::swap(places[static_cast<std::size_t>(i)], places[static_cast<std::size_t>(random.between(i, elements - 1))]);
-  places.resize(static_cast<std::size_t>(std::min(elements, options.at_most)));
+  places.resize(static_cast<std::size_t>(std::min(elements, at_most)));
   return places;
 }
 

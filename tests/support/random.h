@@ -10,11 +10,11 @@
 namespace millrace::testing {
 
 /// The seeds that a property test goes through: 1 … count, or only MILLRACE_SEED where that is set. Print each with `INFO("seed ", seed)`. Under a
-/// sanitizer, which looks for paths and not for numbers, fewer: half of a few, a third of some, a sixth of many.
+/// sanitizer, which looks for paths and not for numbers, fewer: half of a few, a fifth of some, a twelfth of many.
 inline std::vector<std::uint64_t> seeds(std::uint64_t count) {
   if (const char* one = std::getenv("MILLRACE_SEED")) return {std::strtoull(one, nullptr, 10)};
   constexpr std::uint64_t some = 9, many = 60;
-  if (sanitized) count = count >= many ? count / 6 : count >= some ? count / 3 : (count + 1) / 2;
+  if (sanitized) count = count >= many ? count / 12 : count >= some ? count / 5 : (count + 1) / 2;
   std::vector<std::uint64_t> all;
   for (std::uint64_t seed = 1; seed <= count; ++seed) all.push_back(seed);
   return all;

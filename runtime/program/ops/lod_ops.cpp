@@ -28,11 +28,11 @@ OpDef drop_lod_op() {
 
 // ---- unpack ----
 
-std::int64_t level_of(const Attributes& attributes) { return attributes.get_or("level", std::int64_t{0}); }
+std::int64_t lod_level(const Attributes& attributes) { return attributes.get_or("level", std::int64_t{0}); }
 
 void infer_unpack(InferContext& context) {
   const VarType& x = context.tensor(0);
-  const std::int64_t level = level_of(context.attributes());
+  const std::int64_t level = lod_level(context.attributes());
   if (level < 0 || level >= x.lod_depth) {
     std::string present;
     for (int at = 0; at < x.lod_depth; ++at) present += (at == 0 ? "" : ", ") + std::to_string(at);
@@ -54,7 +54,7 @@ OpDef unpack_op(const char* name) {
   def.outputs = {"Array", "Order"};
   def.infer = infer_unpack;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
-    const int level = static_cast<int>(level_of(context.attributes()));
+    const int level = static_cast<int>(lod_level(context.attributes()));
     const bool sort = context.attributes().get_or("sort_by_length", true);
     const bool reverse = context.attributes().get_or("reverse", false);
     const std::string array_name = context.program().var(context.op().outputs.at(0)).name;
@@ -73,7 +73,7 @@ OpDef unpack_op(const char* name) {
 void infer_pack(InferContext& context) {
   const VarType& slot = slot_type(context, 0);
   expect_order(context, 1);
-  const std::int64_t level = level_of(context.attributes());
+  const std::int64_t level = lod_level(context.attributes());
   if (level < 0) throw ProgramError("expected a level of 0 or more, found " + std::to_string(level));
   if (slot.rank() == 0) throw ProgramError("expected slots that have rows, found " + context.describe(0));
   VarType rows = tensor_type(slot.dtype, slot.shape);

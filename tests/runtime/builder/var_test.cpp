@@ -10,7 +10,10 @@
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 
+#include "support/built.h"
+
 using namespace millrace::build;
+using millrace::testing::says;
 using millrace::DType, millrace::Program, millrace::ProgramError, millrace::Tensor, millrace::VarType;
 
 namespace {
@@ -22,12 +25,6 @@ std::string refusal(const std::function<void()>& work) {
     return error.what();
   }
   return {};
-}
-
-bool says(const std::string& message, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts)
-    if (message.find(part) == std::string::npos) return false;
-  return !message.empty();
 }
 
 Var rows(const std::string& name) { return input(name, VarType(DType::f32, {2})); }

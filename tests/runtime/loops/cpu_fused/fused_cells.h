@@ -19,7 +19,8 @@
 /// Cells as programs, run in both backends.
 namespace millrace::testing {
 
-using namespace millrace::build;
+using build::call1, build::cast, build::concat, build::constant, build::Guard, build::input, build::layer_norm, build::matmul, build::output,
+    build::parameter, build::reduce, build::reshape, build::slice, build::softmax, build::transpose, build::Var, build::where;
 using layers::CellState, layers::CellStep;
 
 /// A cell over rows of `c` features, with states of some widths.

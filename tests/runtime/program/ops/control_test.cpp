@@ -7,17 +7,14 @@
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 
+#include "support/built.h"
+
 using namespace millrace::build;
+using millrace::testing::says;
 using millrace::BlockId, millrace::DDim, millrace::DType, millrace::Op, millrace::Program, millrace::ProgramError, millrace::VarId,
     millrace::VarType;
 
 namespace {
-
-bool says(const std::string& message, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts)
-    if (message.find(part) == std::string::npos) return false;
-  return !message.empty();
-}
 
 /// The message of the ProgramError that building throws; empty when it does not.
 std::string refusal(const std::function<void()>& building) {

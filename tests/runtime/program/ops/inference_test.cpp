@@ -2,6 +2,7 @@
 // Results and refusals of the ops' inferences.
 #include <doctest/doctest.h>
 
+#include "support/built.h"
 #include "support/straight_line.h"
 
 using namespace millrace;
@@ -15,12 +16,6 @@ constexpr std::int64_t any = DDim::unknown;
 VarType f32(const DDim& shape, int levels = 0) { return VarType(DType::f32, shape, levels); }
 VarType i64(const DDim& shape) { return VarType(DType::i64, shape); }
 VarType boolean(const DDim& shape) { return VarType(DType::boolean, shape); }
-
-bool says(const std::string& message, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts)
-    if (message.find(part) == std::string::npos) return false;
-  return !message.empty();
-}
 
 }  // namespace
 
