@@ -410,8 +410,14 @@ class Planner {
   /// Where a register of the same width lies that the op which first writes `reg` is the last to read, element by element.
   std::optional<std::int64_t> dying(std::int64_t at, std::size_t reg) const {
     const RowOp& op = desc_.ops[static_cast<std::size_t>(at / 2)];
+    // A register that the op reads twice may be overwritten where both reads are element by element: `u + u[0:1]` reads row 0 for each row.
+    const auto read_in_place = [&](int reg) {
+      for (std::size_t k = 0; k < operands(op); ++k)
+        if (op.in[k].reg == reg && !in_place(op, op.in[k])) return false;
+      return true;
+    };
     for (std::size_t k = 0; k < operands(op); ++k) {
-      if (!in_place(op, op.in[k])) continue;
+      if (op.in[k].reg < 0 || !read_in_place(op.in[k].reg)) continue;
       const auto in = static_cast<std::size_t>(op.in[k].reg);
       if (is_local(in) && lives_[in].last == at + 1 && desc_.registers[in].width == desc_.registers[reg].width &&
           lives_[in].first_group == lives_[reg].first_group)

@@ -253,6 +253,26 @@ TEST_CASE("an op that repeats a number of its row, or folds it") {
   CHECK(run_rows(plan, {1, 5, 7, 3, 0, -1, 2, 2}, 2, 4, 4) == std::vector<float>{-4, 0, 0, -4, 0, -1, 0, 0});
 }
 
+TEST_CASE("an op that reads a register whole and a stretched part of it does not overwrite that register") {
+  // u := −x of [2, 3]; y := u − (the first row of u, repeated), in either order, and −y behind it.
+  for (const bool first : {true, false}) {
+    INFO("the whole register is operand ", first ? 0 : 1);
+    RowOp op = binary(Binary::sub, 1, 1, 2, 3);
+    op.outer = 2;
+    op.out.outer_step = 3;
+    op.in[first ? 0 : 1].outer_step = 3;
+    const RowPlan plan(
+        {DType::f32, {input(6, 0), scratch(6), scratch(6), output(6, 0)}, {unary(Unary::neg, 0, 1, 6), op, unary(Unary::neg, 2, 3, 6)}});
+    std::vector<float> in;
+    for (int i = 0; i < 100 * 6; ++i) in.push_back(static_cast<float>(i * i));
+    const std::vector<float> out = run_rows(plan, in, 100, 6, 6);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const float repeated = in[i / 6 * 6 + i % 3];
+      CHECK(out[i] == (first ? in[i] - repeated : repeated - in[i]));
+    }
+  }
+}
+
 TEST_CASE("a function from outside runs on rows between other ops, whatever the number of rows") {
   RowOp twice;
   twice.kind = RowOp::Kind::function;
