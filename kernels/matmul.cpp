@@ -5,6 +5,7 @@
 #include <millrace/kernels/cpu/matmul.h>
 #include <millrace/kernels/cpu/widen.h>
 #include <millrace/kernels/cuda/kernels.h>
+#include <millrace/kernels/fill.h>
 #include <millrace/kernels/gemm.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/row_major.h>
@@ -64,6 +65,7 @@ void matmul(const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream) {
   internal::check_device_places("matmul", stream, {&a, &b, &out});
   check_matmul(a, b, out);
   if (a.rank() == 2 && b.rank() == 2) return gemm(1, a, b, 0, out, stream);
+  if (a.dim(-1) == 0) return fill(out, 0, stream);  // sums of nothing: the matrices of a batch have no first element to begin at
   const Tensor left = a.rank() == 1 ? with_axis(a, 0) : a;
   const Tensor right = b.rank() == 1 ? with_axis(b, 1) : b;
   const DDim batch = broadcast_dims(batch_of(left.dims()), batch_of(right.dims()));
