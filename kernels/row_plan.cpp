@@ -411,9 +411,9 @@ class Planner {
   std::optional<std::int64_t> dying(std::int64_t at, std::size_t reg) const {
     const RowOp& op = desc_.ops[static_cast<std::size_t>(at / 2)];
     // A register that the op reads twice may be overwritten where both reads are element by element: `u + u[0:1]` reads row 0 for each row.
-    const auto read_in_place = [&](int reg) {
+    const auto read_in_place = [&op](int operand) {
       for (std::size_t k = 0; k < operands(op); ++k)
-        if (op.in[k].reg == reg && !in_place(op, op.in[k])) return false;
+        if (op.in[k].reg == operand && !in_place(op, op.in[k])) return false;
       return true;
     };
     for (std::size_t k = 0; k < operands(op); ++k) {

@@ -77,21 +77,8 @@ class AdminPort::State final : public std::enable_shared_from_this<AdminPort::St
   }
 
   void accept() {
-    try {
-      deaf_ = false;
-      accept_next();
-    } catch (const std::exception&) {  // no memory is left to wait: the next request that is over leaves some
-      deaf_ = true;
-    }
-  }
-  void accept_next() {
-    listener.async_accept([self = shared_from_this()](error_code error, asio::ip::tcp::socket socket) {
-      if (error) return;  // closed: the listener itself waits out all else
-      try {
-        self->answer(std::move(socket));
-      } catch (const std::exception&) {  // no memory is left for that request
-      }
-      self->accept();
+    listener.accept_all([weak = weak_from_this()](asio::ip::tcp::socket socket) {
+      if (const auto self = weak.lock()) self->answer(std::move(socket));
     });
   }
   void close() noexcept {
@@ -102,7 +89,6 @@ class AdminPort::State final : public std::enable_shared_from_this<AdminPort::St
   Listener listener;
 
  private:
-  bool deaf_ = false;  // nobody waits for requests, for want of memory
   struct Request {
     std::weak_ptr<ByteStream::Carrier> carrier;
     std::shared_ptr<asio::steady_timer> timer;
@@ -133,7 +119,7 @@ class AdminPort::State final : public std::enable_shared_from_this<AdminPort::St
     if (found == requests_.end()) return;  // another took its place
     found->second.close();
     requests_.erase(found);
-    if (deaf_) accept();
+    listener.wake();
   }
 
   asio::io_context& context_;

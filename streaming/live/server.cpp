@@ -141,7 +141,6 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
 
   void listen();
   void accept();
-  void accept_next();
   template <class Carrier>
   void admit(Carrier carrier, const asio::ip::address& peer);
   bool make_room();
@@ -198,7 +197,6 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
   asio::steady_timer drain_timer_;
   std::shared_ptr<ThreadExecutor> learning_;  // for the ticks of all learners, so that updates keep nobody else waiting
   std::uint64_t last_number_ = 0;
-  bool deaf_ = false;                                                       // nobody waits for newcomers, for want of memory
   std::size_t most_connections_ = std::numeric_limits<std::size_t>::max();  // of which the last one was near the limit of descriptors
   std::size_t waiting_rows_ = 0;                                            // as they were counted last
   double backlog_seconds_ = 0;                                              // that they take
@@ -928,40 +926,18 @@ void Server::State::lost_place(const LivePlace& gone) {
 }
 
 void Server::State::accept() {
-  try {
-    deaf_ = false;
-    accept_next();
-  } catch (const std::exception&) {  // no memory is left to wait for a newcomer: whatever connection goes next leaves some
-    deaf_ = true;
-  }
-}
-
-void Server::State::accept_next() {
-  // A handler that is destroyed uncalled belongs to an operation that threw.
-  struct Called {
-    explicit Called(const std::shared_ptr<State>& of) : state(of) {}
-    Called(Called&&) noexcept = default;
-    Called(const Called&) = delete;
-    ~Called() {
-      if (const auto there = state.lock()) there->deaf_ = true;
-    }
-    std::weak_ptr<State> state;
+  const auto take = [weak = weak_from_this()](asio::ip::tcp::socket socket) {
+    const auto self = weak.lock();
+    error_code gone;
+    const auto peer = socket.remote_endpoint(gone);
+    if (self && !gone) self->admit(std::move(socket), peer.address());
   };
-  listener.async_accept(asio::bind_executor(
-      context, [self = shared_from_this(), called = Called(shared_from_this())](error_code error, asio::ip::tcp::socket socket) mutable {
-        called.state.reset();
-        if (error) return;  // closed: the listener itself waits out all else
-        // Others that came as well: a connection for each turn of the sockets would let the queue grow while there is much to do. They are few beside those that may
-        // wait, so that who speaks at once is heard before it has to make room.
-        const std::size_t most = std::min(most_accepted, self->most_newcomers() / 8);
-        std::optional<asio::ip::tcp::socket> next(std::move(socket));
-        for (std::size_t taken = 0; next; next = ++taken < most ? self->listener.accept_waiting() : std::nullopt) {
-          error_code gone;
-          const auto peer = next->remote_endpoint(gone);
-          if (!gone) self->admit(*std::move(next), peer.address());
-        }
-        self->accept();
-      }));
+  // Others that came as well: a connection for each turn of the sockets would let the queue grow while there is much to do. They are few beside those that may
+  // wait, so that who speaks at once is heard before it has to make room.
+  listener.accept_all(take, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    return self ? std::min(most_accepted, self->most_newcomers() / 8) : std::size_t{1};
+  });
 }
 
 template <class Carrier>
@@ -994,7 +970,7 @@ bool Server::State::make_room() {
 
 void Server::State::closed(const std::shared_ptr<Connection>& connection) {
   if (connections.erase(connection) == 0) return;
-  if (deaf_ && !draining) accept();
+  listener.wake();
   if (connections.size() <= most_connections_ / 2) most_connections_ = std::numeric_limits<std::size_t>::max();
   if (draining && connections.empty()) {
     drain_timer_.cancel();

@@ -136,6 +136,10 @@ struct Listener::State {
   std::function<bool()> room_maker{};
   std::function<void()> refused{};
   bool takes_last = false;
+  // Of `accept_all`:
+  std::function<void(tcp::socket)> taker{};
+  std::function<std::size_t()> at_once{};
+  bool deaf = false;  // nobody waits for newcomers, for want of memory
 };
 
 namespace {
@@ -181,6 +185,53 @@ struct AcceptOp {
 
 }  // namespace
 
+namespace {
+
+template <class State>
+void take_one(State& state, tcp::socket socket) {
+  try {
+    state.taker(std::move(socket));
+  } catch (const std::exception&) {  // no memory is left for that newcomer
+  }
+}
+
+template <class State>
+void accept_next(const std::shared_ptr<State>& state) {
+  // A handler that is destroyed uncalled belongs to an operation that threw.
+  struct Called {
+    explicit Called(const std::shared_ptr<State>& of) : state(of) {}
+    Called(Called&&) noexcept = default;
+    Called(const Called&) = delete;
+    ~Called() {
+      if (const auto there = state.lock()) there->deaf = true;
+    }
+    std::weak_ptr<State> state;
+  };
+  try {
+    state->deaf = false;
+    Listener::SocketHandler handler([state, called = Called(state)](error_code error, tcp::socket socket) mutable {
+      called.state.reset();
+      if (error) return;  // closed: all else is waited out
+      const std::size_t most = state->at_once ? state->at_once() : 1;
+      take_one(*state, std::move(socket));
+      for (std::size_t taken = 1; taken < most && state->acceptor.is_open(); ++taken) {
+        tcp::socket next(state->acceptor.get_executor());
+        const error_code missing = state->take(next);
+        if (missing && state->held >= 0) state->say_scarce(missing);
+        if (missing) break;  // another want than that of a newcomer is found by the next wait
+        take_one(*state, std::move(next));
+      }
+      accept_next(state);
+    });
+    asio::async_compose<Listener::SocketHandler, void(error_code, tcp::socket)>(AcceptOp<State>{state}, handler,
+                                                                                state->acceptor.get_executor());
+  } catch (const std::exception&) {  // no memory is left to wait for a newcomer
+    state->deaf = true;
+  }
+}
+
+}  // namespace
+
 Listener::Listener(const asio::any_io_executor& executor, const std::string& address, std::uint16_t port, Reach reach) {
   const tcp::endpoint endpoint = endpoint_of(address, port, reach);
   try {
@@ -201,12 +252,14 @@ void Listener::accept(SocketHandler handler) {
   asio::async_compose<SocketHandler, void(error_code, tcp::socket)>(std::move(op), handler, state_->acceptor.get_executor());
 }
 
-std::optional<tcp::socket> Listener::accept_waiting() {
-  tcp::socket socket(state_->acceptor.get_executor());
-  const error_code error = state_->take(socket);
-  if (!error) return socket;
-  if (state_->held >= 0) state_->say_scarce(error);
-  return std::nullopt;  // another want than that of a newcomer is found by the next `async_accept`
+void Listener::accept_all(std::function<void(tcp::socket)> take, std::function<std::size_t()> at_once) {
+  state_->taker = std::move(take);
+  state_->at_once = std::move(at_once);
+  accept_next(state_);
+}
+
+void Listener::wake() {
+  if (state_->deaf && state_->acceptor.is_open()) accept_next(state_);
 }
 
 void Listener::refuse_with(std::string over_http, std::string otherwise) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -38,8 +38,11 @@ class Listener {
     return boost::asio::async_initiate<Token, void(error_code, boost::asio::ip::tcp::socket)>(
         [](auto handler, Listener* self) { self->accept(std::move(handler)); }, token, this);
   }
-  /// One that is there already, without waiting; none: use `async_accept`. While none of those is pending.
-  std::optional<boost::asio::ip::tcp::socket> accept_waiting();
+  /// Accepts until `close`, in place of `async_accept`: `take` gets each newcomer, and up to `at_once()` of those that are there already one behind the
+  /// other. An exception of `take` is the loss of that newcomer. Where no memory is left to wait for the next one, nobody waits until `wake`.
+  void accept_all(std::function<void(boost::asio::ip::tcp::socket)> take, std::function<std::size_t()> at_once = nullptr);
+  /// A connection has gone, whose memory is free: `accept_all` waits again where it could not.
+  void wake();
   /// The answer to a newcomer for which there is no descriptor: one that spoke as HTTP, and any other. Nothing by default.
   void refuse_with(std::string over_http, std::string otherwise);
   /// Called when no connection could be accepted, with why; not again before one could.

@@ -9,6 +9,7 @@
 
 #include <boost/asio/bind_cancellation_slot.hpp>
 
+#include <new>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -94,6 +95,38 @@ TEST_CASE("closing, and cancelling, ends a pending accept") {
   REQUIRE(results.size() == 2);
   CHECK(results[0] == asio::error::operation_aborted);
   CHECK(results[1] == asio::error::operation_aborted);
+}
+
+TEST_CASE("a listener that accepts all goes on behind a newcomer that could not be taken, and takes no more at once than it may") {
+  asio::io_context context;
+  Listener listener(context.get_executor(), "127.0.0.1", 0);
+  std::vector<asio::ip::tcp::socket> clients;
+  for (int i = 0; i < 5; ++i) {
+    clients.emplace_back(context);
+    clients.back().connect({asio::ip::make_address("127.0.0.1"), listener.port()});
+  }
+  int newcomers = 0;
+  std::vector<int> at_once;
+  listener.accept_all(
+      [&](const asio::ip::tcp::socket&) {
+        ++at_once.back();
+        if (++newcomers == 2) throw std::bad_alloc();
+      },
+      [&] {
+        at_once.push_back(0);
+        return std::size_t{3};
+      });
+  while (newcomers < 5) context.run_one();
+  CHECK(at_once == std::vector<int>{3, 2});
+  listener.wake();  // somebody waits already
+  clients.emplace_back(context);
+  clients.back().connect({asio::ip::make_address("127.0.0.1"), listener.port()});
+  while (newcomers < 6) context.run_one();
+  listener.close();
+  listener.wake();
+  context.restart();
+  context.run();
+  CHECK(newcomers == 6);
 }
 
 TEST_CASE("a listener that goes away ends its pending accept") {
