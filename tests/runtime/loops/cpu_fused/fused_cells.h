@@ -19,8 +19,9 @@
 /// Cells as programs, run in both backends.
 namespace millrace::testing {
 
-using build::call1, build::cast, build::concat, build::constant, build::Guard, build::input, build::layer_norm, build::matmul, build::output,
-    build::parameter, build::reduce, build::reshape, build::slice, build::softmax, build::transpose, build::Var, build::where;
+using build::call1, build::cast, build::concat, build::constant, build::Guard, build::input, build::layer_norm, build::matmul,
+    build::output, build::parameter, build::reduce, build::reshape, build::slice, build::softmax, build::transpose, build::Var,
+    build::where;
 using layers::CellState, layers::CellStep;
 
 /// A cell over rows of `c` features, with states of some widths.
@@ -154,6 +155,19 @@ class RandomCell {
     if (!turned || shared) return reshape(matmul(left, right), {-1, heads * columns});
     return reshape(matmul(transpose(right, {0, 1, 3, 2}), reshape(x, {-1, heads, inner, 1})), {-1, heads * columns});
   }
+  /// A value that no other op reads, whole and a stretched part of it, in one op.
+  Var stretched(const Var& x) {
+    const std::int64_t n = width(x), rows = n % 3 == 0 ? 3 : n % 2 == 0 ? 2 : 1, axis = random().between(1, 2);
+    const Var whole = reshape(tanh(x), {-1, rows, n / rows});
+    const std::int64_t begin = random().between(0, (axis == 1 ? rows : n / rows) - 1);
+    const Var part = slice(whole, axis, begin, begin + 1);
+    switch (random().between(0, 3)) {
+      case 0: return reshape(whole - part, {-1, n});
+      case 1: return reshape(part - whole, {-1, n});
+      case 2: return reshape(where(greater(whole, part), part, whole), {-1, n});
+      default: return reshape(maximum(part, whole) * 0.5f, {-1, n});
+    }
+  }
   Var draw() {
     static const std::vector<std::string> unaries{"sigmoid", "tanh", "relu", "abs", "neg", "softsign", "hard_sigmoid", "floor"};
     static const std::vector<std::string> binaries{"add", "sub", "mul", "minimum", "maximum"};
@@ -162,10 +176,11 @@ class RandomCell {
     };
     const Var x = any();
     const std::int64_t n = width(x);
-    switch (random().between(0, 12)) {
+    switch (random().between(0, 13)) {
       case 10: return matrices(x);
       case 11: return n % 2 != 0 ? -x : reduce(reshape(x, {-1, 2, n / 2}), random().coin() ? "sum" : "max", {1});
       case 12: return where(cast(maximum(x, constant(0.0f)), DType::boolean), x, beside(x));
+      case 13: return stretched(x);
       case 0: return call1(one_of(unaries), {x});
       case 1: {
         const Var other = beside(x);
