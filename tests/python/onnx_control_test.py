@@ -262,6 +262,8 @@ def splits(m):
     x = m.random("x", 7, 4, names=(0,))
     m.give(sequence(m("SplitToSequence", x)), sequence(m("SplitToSequence", x, axis=-1, keepdims=0)))
     m.give(sequence(m("SplitToSequence", x, m.ints(3))), sequence(m("SplitToSequence", x, m.input("sizes", np.array([2, 0, 5])))))
+    # As torch.jit.script writes x.unbind(), with a scalar; a list of lengths keeps the axis.
+    m.give(sequence(m("SplitToSequence", x, m.ints(1), axis=1, keepdims=0)), sequence(m("SplitToSequence", x, m.ints([1, 1, 1, 1]), axis=1, keepdims=0)))
     joined = m("ConcatFromSequence", m("SplitToSequence", x, m.ints(2), axis=1), axis=0)
     m.give(info(joined), scalar(m("SequenceLength", m("SplitToSequence", x)), INT64))
 

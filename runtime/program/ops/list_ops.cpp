@@ -122,6 +122,22 @@ void run_length(OpContext& run) { run.set(0, Tensor::scalar(run.in(0).list().siz
 
 std::int64_t split_axis(const Attributes& attributes) { return attributes.get_or("axis", std::int64_t{0}); }
 
+/// Whether parts keep their axis. Without keepdims single slices lose it: those of no lengths, and those of a scalar length of 1, as ONNX Runtime
+/// and the exporter of PyTorch have it for `x.unbind()`.
+bool keeps_axis(const Attributes& attributes, bool lengths, bool scalar, std::int64_t length) {
+  return attributes.get_or("keepdims", true) || (lengths && (!scalar || length != 1));
+}
+
+/// None: the run computes a scalar length, which may be 1.
+std::optional<bool> keeps_axis(const InferContext& context) {
+  if (!context.has(1)) return keeps_axis(context.attributes(), false, false, 1);
+  const std::optional<Ints> length = constant_integers(context, 1);
+  const int rank = context.tensor(1).rank();
+  if (context.attributes().get_or("keepdims", true) || rank > 0) return true;
+  if (rank < 0 || !length || length->size() != 1) return std::nullopt;
+  return keeps_axis(context.attributes(), true, true, length->front());
+}
+
 /// The extent that each part has, when that is known of all of them.
 std::int64_t part_extent(const InferContext& context, std::int64_t whole) {
   if (!context.has(1)) return 1;
@@ -139,11 +155,12 @@ void infer_split(InferContext& context) {
     expect_index(context, 1);
     if (context.tensor(1).rank() > 1) throw ProgramError("expected a length or a list of lengths, found " + context.describe(1));
   }
-  const bool keeps = context.has(1) || context.attributes().get_or("keepdims", true);
+  const std::optional<bool> keeps = keeps_axis(context);
+  if (!keeps) return context.result(VarType::list_of(VarType::unranked(x.dtype)));
   VarType part = tensor_type(x.dtype, x.shape);
   if (part.shape) {
     const int axis = checked_axis(split_axis(context.attributes()), part.rank());
-    if (keeps)
+    if (*keeps)
       (*part.shape)[axis] = part_extent(context, (*part.shape)[axis]);
     else
       part.shape = part.shape->erased(axis);
@@ -172,7 +189,8 @@ void run_split(OpContext& run) {
     sizes = equal_parts(x.dim(axis), run.has(1) ? run.tensor(1).item_int() : 1);
   }
   std::vector<Tensor> parts = split(x, axis, sizes);
-  if (!run.has(1) && !run.op().attributes.get_or("keepdims", true))
+  const bool scalar = run.has(1) && run.tensor(1).rank() == 0;
+  if (!keeps_axis(run.op().attributes, run.has(1), scalar, scalar ? run.tensor(1).item_int() : 1))
     for (Tensor& part : parts) part = part.select(axis, 0);
   run.set(0, TensorList(std::move(parts)));
 }

@@ -173,6 +173,10 @@ TEST_CASE("a tensor is split into equal parts, parts of given lengths, or its sl
   CHECK(parts({{"axis", std::int64_t{1}}, {"keepdims", false}}) == std::vector<DDim>{{5}, {5}});
   CHECK(parts({}, {Tensor::scalar<std::int64_t>(2)}) == std::vector<DDim>{{2, 2}, {2, 2}, {1, 2}});
   CHECK(parts({{"keepdims", false}}, {Tensor::from<std::int32_t>({4, 0, 1})}) == std::vector<DDim>{{4, 2}, {0, 2}, {1, 2}});
+  // A scalar length of 1 gives single slices, too. Other lengths leave the axis.
+  CHECK(parts({{"keepdims", false}}, {Tensor::scalar<std::int64_t>(1)}) == std::vector<DDim>(5, DDim{2}));
+  CHECK(parts({{"keepdims", false}}, {Tensor::from<std::int64_t>({1, 1, 1, 1, 1})}) == std::vector<DDim>(5, DDim{1, 2}));
+  CHECK(parts({{"keepdims", false}}, {Tensor::scalar<std::int64_t>(3)}) == std::vector<DDim>{{3, 2}, {2, 2}});
   CHECK_THROWS_WITH_AS(parts({}, {Tensor::scalar<std::int64_t>(0)}), doctest::Contains("expected parts of 1 or more, found 0"),
                        ArgumentError);
   CHECK_THROWS_AS(parts({}, {Tensor::from<std::int64_t>({4, 2})}), ShapeError);

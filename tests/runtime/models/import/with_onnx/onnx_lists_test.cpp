@@ -68,6 +68,24 @@ TEST_CASE("A list that a loop builds has elements of the type that is put into i
   CHECK(type_of(program, 1) == "list<f32[2, 3]>");
 }
 
+TEST_CASE("SplitToSequence without keepdims takes the axis away where its length is a scalar of 1, as x.unbind() of PyTorch is written") {
+  const auto element = [](const Tensor& lengths, int keepdims) {
+    GraphBuilder graph;
+    graph.input("x", {4, 2, 3}).initializer("lengths", lengths).output("y");
+    graph.node("SplitToSequence", {"x", "lengths"}, {"y"}).set("axis", 0).set("keepdims", keepdims);
+    return type_of(parse(graph), 0);
+  };
+  const Tensor one = Tensor::scalar<std::int64_t>(1);
+  CHECK(element(one, 0) == "list<f32[2, 3]>");
+  CHECK(element(one, 1) == "list<f32[1, 2, 3]>");
+  CHECK(element(Tensor::from<std::int64_t>({1, 1, 1, 1}), 0) == "list<f32[1, 2, 3]>");
+  CHECK(element(Tensor::scalar<std::int64_t>(2), 0) == "list<f32[2, 2, 3]>");
+  GraphBuilder graph;
+  graph.input("x", {4, 2, 3}).input("length", {}, onnx::TensorProto::INT64).output("y");
+  graph.node("SplitToSequence", {"x", "length"}, {"y"}).set("axis", 0).set("keepdims", 0);
+  CHECK(type_of(parse(graph), 0) == "list<f32[*]>");
+}
+
 TEST_CASE("Sequences and optionals are inputs and outputs of a graph") {
   GraphBuilder graph;
   list_input(graph, "list");
