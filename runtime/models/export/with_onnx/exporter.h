@@ -184,8 +184,10 @@ class Exporter {
   void find_roles(Iteration& iteration, int block);
   bool becomes_output(const Iteration& iteration, VarId of, VarId& boot);
   bool may_differ_in_rows(VarId of) const;
-  void find_scan(Iteration& iteration);
-  bool keeps_extents(const Iteration& iteration) const;
+  void find_scan(const Op& loop, Iteration& iteration);
+  bool keeps_extents(const Op& op, const Iteration& iteration) const;
+  bool changes_extents(const Op& op) const;
+  bool made_of_changes(const Iteration& iteration, VarId next) const;
   VarId length_key(VarId var, int depth = 0) const;
   std::set<VarId> slot_keys(VarId var, int depth) const;
   Names loop_inputs(const Op& op, Iteration& iteration);

@@ -23,6 +23,11 @@ void for_each_op(const Program& program, const Block& block, const F& f) {
   }
 }
 
+/// Whether the loop begins with a known number of rows, of which no later iteration is sure.
+bool widens(const VarType& first, const VarType& carried) {
+  return first.rank() > 0 && (*first.shape)[0] != DDim::unknown && (*carried.shape)[0] == DDim::unknown;
+}
+
 }  // namespace
 
 Exporter::Iteration Exporter::plan(const Op& op) {
@@ -47,7 +52,7 @@ Exporter::Iteration Exporter::plan(const Op& op) {
   }
   find_test(iteration);
   find_roles(iteration, index);
-  find_scan(iteration);
+  find_scan(op, iteration);
   return iteration;
 }
 
@@ -154,8 +159,62 @@ std::set<VarId> Exporter::slot_keys(VarId var, int depth) const {
   return both;
 }
 
-/// Whether what is carried has the same extents in every iteration, which ONNX's Scan wants.
-bool Exporter::keeps_extents(const Iteration& iteration) const {
+/// Whether the op gives an extent that is not known and may be another one than those of its inputs.
+bool Exporter::changes_extents(const Op& op) const {
+  static const std::set<std::string> along_axes = {"concat", "list_concat", "pad", "slice", "split"};
+  static const std::set<std::string> anyhow = {"pad_by",
+                                               "slice_by",
+                                               "tile",
+                                               "expand",
+                                               "range",
+                                               "constant_of_shape",
+                                               "reshape_to",
+                                               "non_zero",
+                                               "list_stack",
+                                               "tensor_array_stack",
+                                               "tensor_array_concat"};
+  const bool cuts = along_axes.contains(op.type);
+  if (!cuts && !anyhow.contains(op.type)) return false;
+  const VarType& made = type(op.outputs[0]);
+  if (!made.shape) return true;
+  const auto is_open = [&](std::int64_t axis) {
+    return (*made.shape)[static_cast<int>(axis < 0 ? axis + made.rank() : axis)] == DDim::unknown;
+  };
+  Ints axes;
+  if (op.type == "pad") {
+    const Ints pads = op.attributes.get<Ints>("pads");
+    for (std::size_t i = 0; i < pads.size(); ++i)
+      if (pads[i] != 0) axes.push_back(static_cast<std::int64_t>(i) % made.rank());
+  } else if (op.type == "slice" && op.attributes.has("axes")) {
+    axes = op.attributes.get<Ints>("axes");
+  } else if (cuts && op.type != "slice") {
+    axes.push_back(op.attributes.get_or("axis", std::int64_t{0}));
+  } else {
+    for (int axis = 0; axis < made.rank(); ++axis) axes.push_back(axis);
+  }
+  return std::any_of(axes.begin(), axes.end(), is_open);
+}
+
+/// Whether an op from which the next value of a carried tensor is made changes extents: `o = concat(o, h)`.
+bool Exporter::made_of_changes(const Iteration& iteration, VarId next) const {
+  std::set<VarId> needed{next};
+  bool changes = false;
+  for (auto op = iteration.body->ops.rbegin(); op != iteration.body->ops.rend(); ++op) {
+    if (std::none_of(op->outputs.begin(), op->outputs.end(), [&](VarId output) { return needed.contains(output); })) continue;
+    changes = changes || changes_extents(*op);
+    needed.insert(op->inputs.begin(), op->inputs.end());
+    for (const auto& [name, attribute] : op->attributes)
+      if (const auto* block = std::get_if<BlockId>(&attribute))
+        for_each_op(program_, program_.block(block->index), [&](const Op& inner) {
+          changes = changes || changes_extents(inner);
+          needed.insert(inner.inputs.begin(), inner.inputs.end());
+        });
+  }
+  return changes;
+}
+
+/// Whether what is carried are tensors with the same extents in every iteration, which ONNX's Scan wants.
+bool Exporter::keeps_extents(const Op& op, const Iteration& iteration) const {
   static const std::set<std::string> changing = {"concat",
                                                  "pad",
                                                  "pad_by",
@@ -176,20 +235,23 @@ bool Exporter::keeps_extents(const Iteration& iteration) const {
   for (const std::size_t i : iteration.carried) {
     const VarType& of = type(iteration.body->params[i]);
     const VarType& next = type(iteration.body->results[i]);
-    if (!of.shape || !next.shape) return false;
+    if (!of.is_tensor() || !of.shape || !next.shape) return false;
     for (int axis = 0; axis < of.rank(); ++axis) open = open || (axis > 0 && (*of.shape)[axis] == DDim::unknown);
   }
+    // The rows of one sequence are one; others may be more in the next iteration.
+    if (of.rank() == 0 || (*of.shape)[0] != DDim::unknown) continue;
+    if (widens(type(op, i), of) || made_of_changes(iteration, iteration.body->results[i])) return false;
   bool changes = false;
-  for_each_op(program_, *iteration.body, [&](const Op& op) { changes = changes || changing.contains(op.type); });
+  for_each_op(program_, *iteration.body, [&](const Op& each) { changes = changes || changing.contains(each.type); });
   return !open || !changes;
 }
 
 /// One test, `counter == n` or `counter >= n`, where n is the number of slots of arrays that the body reads at the counter.
-void Exporter::find_scan(Iteration& iteration) {
+void Exporter::find_scan(const Op& loop, Iteration& iteration) {
   if (iteration.counter == no_var || iteration.leaves_late || iteration.condition != no_var || iteration.max_trips >= 0 ||
       iteration.test == 0 || !iteration.general.empty())
     return;
-  if (!keeps_extents(iteration)) return;
+  if (!keeps_extents(loop, iteration)) return;
   VarId n = no_var;
   for (std::size_t i = 0; i < iteration.test; ++i) {
     const Op& op = iteration.body->ops[i];

@@ -341,6 +341,48 @@ TEST_CASE("Arrays that a branch writes, that grow, or that are made in a loop ke
       feeds);
 }
 
+/// A loop over the rows of x that carries `grown` beside the sum of the rows; `grow` gives its next value.
+Program growing(Var (*first)(), Var (*grow)(const Var& grown, const Var& h), Var (*result)(const Var& grown)) {
+  return built_program([&] {
+    const build::ArrayVar steps = build::ArrayVar::unstack(build::input("x", VarType(DType::f32, {open, 3})));
+    const Var n = steps.size();
+    Var step = build::constant(0), h = build::constant(Tensor::from<float>({0, 0, 0}).reshape({1, 3})), grown = first();
+    auto loop = build::while_loop({step, h, grown});
+    {
+      auto frame = loop.frame();
+      loop.break_if(equal(step, n));
+      h.update(h + steps.read(step));
+      grown.update(grow(grown, h));
+      step.update(step + 1);
+    }
+    build::output("y", result(grown));
+  });
+}
+
+TEST_CASE("A loop over rows that carries a list, or a tensor that grows, becomes a Loop, since a Scan has neither") {
+  Random random(31);
+  const Program list = growing([] { return build::call1("list_of", {build::constant(Tensor::from<float>({7, 8, 9}).reshape({1, 3}))}); },
+                               [](const Var& grown, const Var& h) { return build::call1("list_insert", {grown, h}); },
+                               [](const Var& grown) { return build::call1("list_concat", {grown}, {{"axis", std::int64_t{0}}}); });
+  const Program tensor =
+      growing([] { return build::varying(build::constant(Tensor(DType::f32, DDim{0, 3}))); },
+              [](const Var& grown, const Var& h) { return build::concat({grown, h}, 0); }, [](const Var& grown) { return grown; });
+  const Program past =
+      growing([] { return build::varying(build::input("past", VarType(DType::f32, {open, 3}))); },
+              [](const Var& grown, const Var& h) { return build::concat({grown, h}, 0); }, [](const Var& grown) { return grown; });
+  for (const Program* program : {&list, &tensor, &past}) {
+    const std::string model = format_onnx(*program);
+    CHECK(model.find("Loop") != model.npos);
+    CHECK(model.find("Scan") == model.npos);
+  }
+  check_again("grown_list", list, {{"x", random_tensor(random, {4, 3})}});
+  for (const std::int64_t length : {4, 0}) {
+    check_again("grown_tensor_" + std::to_string(length), tensor, {{"x", random_tensor(random, {length, 3})}});
+    check_again("grown_past_" + std::to_string(length), past,
+                {{"x", random_tensor(random, {length, 3})}, {"past", random_tensor(random, {2, 3})}});
+  }
+}
+
 TEST_CASE("Slots of different rows are a sequence of ONNX") {
   using namespace build;
   Random random(20);
