@@ -233,6 +233,27 @@ bool Exporter::surely_steps(const Iteration& iteration) {
   });
 }
 
+/// An array of no slots, whose open extents are those that the program computes for them, and 0 where it says none.
+std::string Exporter::no_slots(VarId array) {
+  const VarType slot = scanned_slot(type(array));
+  const Op* made = maker(array);
+  const bool told = made != nullptr && made->type == "tensor_array" && has(*made, 2);
+  const std::int64_t count = told && type(*made, 2).rank() == 1 ? (*type(*made, 2).shape)[0] : 0;
+  const auto computed = [&] { return type(*made, 2).dtype == DType::i64 ? in(*made, 2) : cast(in(*made, 2), DType::i64); };
+  Ints extents{0};
+  Names parts{ints({0})};
+  bool open = false;
+  for (int axis = 0; axis < slot.rank(); ++axis) {
+    const std::int64_t extent = (*slot.shape)[axis];
+    extents.push_back(std::max<std::int64_t>(extent, 0));
+    const bool runs = extent == DDim::unknown && axis < count;
+    open = open || runs;
+    parts.push_back(runs ? node("Slice", {computed(), ints({axis}), ints({axis + 1}), ints({0})}) : ints({extents.back()}));
+  }
+  if (!open) return constant(Tensor(slot.dtype, make_ddim(extents)), "no_steps");
+  return node("Expand", {number(slot.dtype, 0), joined(parts)}, {}, "no_steps");
+}
+
 /// The results of a loop without iterations: its inputs, and no slots.
 void Exporter::no_steps(const Iteration& iteration, const Names& initial) {
   onnx::GraphProto* graph = scope().graph;
@@ -245,11 +266,9 @@ void Exporter::no_steps(const Iteration& iteration, const Names& initial) {
   for (const auto& [array, boot] : iteration.lagged) give(initial.at(next++), type(boot));
   for (const VarId each : iteration.outputs) {
     const VarType slot = scanned_slot(type(each));
-    Ints extents{0};
-    for (int axis = 0; axis < slot.rank(); ++axis) extents.push_back(std::max<std::int64_t>((*slot.shape)[axis], 0));
     VarType all = VarType::unranked(slot.dtype);
     if (slot.shape) all.shape = slot.shape->inserted(0, DDim::unknown);
-    give(constant(Tensor(slot.dtype, make_ddim(extents)), "no_steps"), all);
+    give(no_slots(each), all);
   }
 }
 

@@ -198,6 +198,7 @@ class Exporter {
   onnx::NodeProto* scan_node(Iteration& iteration, const Names& inputs);
   bool surely_steps(const Iteration& iteration);
   void no_steps(const Iteration& iteration, const Names& initial);
+  std::string no_slots(VarId array);
   void steps(const Iteration& iteration, onnx::NodeProto* scan);
   void emit_loop(const Op& op, Iteration& iteration);
   std::string goes_on(const Iteration& iteration, const Names& carried, const std::map<VarId, std::string>& lags);

@@ -383,6 +383,20 @@ TEST_CASE("A loop over rows that carries a list, or a tensor that grows, becomes
   }
 }
 
+TEST_CASE("A recurrent layer over a dense batch of no steps keeps the extent of the batch") {
+  Random random(32);
+  for (const std::int64_t length : {3, 0})
+    check_round_trip("gru_open_batch_" + std::to_string(length),
+                     [] {
+                       Random weights(33);
+                       const Var x = build::input("x", VarType(DType::f32, {open, open, 4}));
+                       const auto made = layers::gru({x}, {gru_weights(weights, 4, 3)});
+                       build::output("y", made.y);
+                       build::output("h", made.h[0]);
+                     },
+                     {{"x", random_tensor(random, {length, 2, 4})}});
+}
+
 TEST_CASE("Slots of different rows are a sequence of ONNX") {
   using namespace build;
   Random random(20);
