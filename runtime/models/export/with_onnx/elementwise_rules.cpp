@@ -113,6 +113,13 @@ void identity(Exporter& to, const Op& op, const char* onnx) {
   if (Exporter::is_value(to.type(op, 0))) same(to, op, onnx);
 }
 
+/// Without training it gives its input.
+void dropout(Exporter& to, const Op& op, const char* onnx) {
+  if (op.attributes.get_or("training", true))
+    throw UnsupportedError("draws numbers, which no op of ONNX draws by a key: expected training = false, found true");
+  to.give(op, onnx, {to.in(op, 0)});
+}
+
 constexpr Rule rules[] = {
     {"add", same, "Add"},
     {"sub", same, "Sub"},
@@ -171,6 +178,8 @@ constexpr Rule rules[] = {
     {"tanh_gradient", gradient_of, "Tanh"},
     {"cast", cast, "Cast"},
     {"identity", identity, "Identity"},
+    {"stop_gradient", same, "Identity"},
+    {"dropout", dropout, "Identity"},
 };
 
 }  // namespace

@@ -140,7 +140,8 @@ VarId Exporter::length_key(VarId var, int depth) const {
   const Op* made = maker(var);
   if (made == nullptr || depth > 64) return var;
   if (made->type == "same_steps") return length_key(made->inputs[1], depth + 1);
-  if (made->type == "reverse" || made->type == "identity" || made->type == "cast") return length_key(made->inputs[0], depth + 1);
+  if (made->type == "reverse" || made->type == "identity" || made->type == "stop_gradient" || made->type == "cast")
+    return length_key(made->inputs[0], depth + 1);
   return var;
 }
 
@@ -237,10 +238,10 @@ bool Exporter::keeps_extents(const Op& op, const Iteration& iteration) const {
     const VarType& next = type(iteration.body->results[i]);
     if (!of.is_tensor() || !of.shape || !next.shape) return false;
     for (int axis = 0; axis < of.rank(); ++axis) open = open || (axis > 0 && (*of.shape)[axis] == DDim::unknown);
-  }
     // The rows of one sequence are one; others may be more in the next iteration.
     if (of.rank() == 0 || (*of.shape)[0] != DDim::unknown) continue;
     if (widens(type(op, i), of) || made_of_changes(iteration, iteration.body->results[i])) return false;
+  }
   bool changes = false;
   for_each_op(program_, *iteration.body, [&](const Op& each) { changes = changes || changing.contains(each.type); });
   return !open || !changes;

@@ -9,6 +9,7 @@
 #include <millrace/runtime/layers/embedding.h>
 
 #include "runtime/models/export/with_onnx/round_trip.h"
+#include "support/built.h"
 #include "support/op_cases.h"
 
 using namespace millrace;
@@ -105,6 +106,21 @@ TEST_CASE("Every op that works on tensors alone is exported, and imported again 
       check_again("op" + std::to_string(seed) + "_" + std::to_string(number++) + "_" + one.type, program, feeds);
     }
   }
+}
+
+TEST_CASE("Ops that matter to training alone give their inputs when they are exported") {
+  using namespace build;
+  Random random(34);
+  const auto dropped = [](bool training) {
+    const Var x = input("x", VarType(DType::f32, {open, 3}));
+    output("y", call1("dropout", {tanh(call1("stop_gradient", {x})), input("sample", VarType(DType::i64, {open}))},
+                      {{"rate", 0.5}, {"training", training}}));
+  };
+  check_round_trip("training_ops", [&] { dropped(false); },
+                   {{"x", random_tensor(random, {4, 3})}, {"sample", Tensor::from<std::int64_t>({0, 1, 2, 3})}});
+  CHECK_THROWS_WITH_AS(format_onnx(built_program([&] { dropped(true); })),
+                       doctest::Contains("dropout: draws numbers, which no op of ONNX draws by a key: expected training = false"),
+                       UnsupportedError);
 }
 
 TEST_CASE("Ids of one sequence are enumerated, erased, cut and counted as they are here") {
