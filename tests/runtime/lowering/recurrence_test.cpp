@@ -394,6 +394,24 @@ TEST_CASE("a graph that is one step takes its states by name") {
                        ArgumentError);
 }
 
+TEST_CASE("truths that are the same in every step lie beside those of a step, for many sequences at once") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {1, 3}));
+    const build::Var h = build::input("h", VarType(DType::f32, {1, 3}));
+    const build::Var always = build::greater(build::constant(Tensor::from<float>({1, 0}, DDim{1, 2})), 0.0);
+    build::output("y", build::cast(build::concat({build::greater(x, 0.0), always}, 1), DType::f32));
+    build::output("hn", x + h);
+  }
+  RecurrenceOptions options;
+  options.states = {{"h", "hn"}};
+  const Recurrence recurrence = make_recurrence(program, options);
+  const Tensor x = Tensor::from<float>({1, -1, 1, -1, 1, 1}, DDim{2, 3});
+  CHECK(StepByStep(recurrence).run(x, {Tensor::from<float>({0, 0, 0}, DDim{1, 3})}) ==
+        bytes_of(Tensor::from<float>({1, 0, 1, 1, 0, 0, 1, 1, 1, 0})));
+}
+
 TEST_CASE("a state that is not given begins with its default, which has the type of the input") {
   Program program;
   {

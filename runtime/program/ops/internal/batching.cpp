@@ -25,8 +25,8 @@ VarId batched_var(Vectorizer& v, VarId old, VarId like) {
   if (v.batched(old)) return v.get(old);
   // N stands in a shape, which the host would read in each step. A comparison that is false for N elements needs none: where(false, x, x) is x.
   const VarType& type = v.to().var(like).type;
-  const bool compares = is_floating(type.dtype) || is_integer(type.dtype);
-  if (compares && type.shape && std::all_of(type.shape->begin() + 1, type.shape->end(), [](std::int64_t extent) { return extent > 0; })) {
+  const bool truths = type.dtype == DType::boolean;
+  if (type.shape && std::all_of(type.shape->begin() + 1, type.shape->end(), [](std::int64_t extent) { return extent > 0; })) {
     const auto others = static_cast<std::size_t>(type.shape->rank() - 1);
     VarId column = like;
     std::vector<std::int64_t> axes(others), apart(static_cast<std::size_t>(v.rank(old)) + 1, 1);
@@ -40,6 +40,7 @@ VarId batched_var(Vectorizer& v, VarId old, VarId like) {
                        {"steps", std::vector<std::int64_t>(others, 1)}})
                    .at(0);
     column = v.emit("reshape", {column}, {{"shape", apart}}).at(0);
+    if (truths) column = v.emit("cast", {column}, {{"to", DType::i32}}).at(0);
     const VarId never = v.emit("greater", {column, column}).at(0);
     return v.emit("where", {never, v.get(old), v.get(old)}).at(0);
   }
