@@ -184,13 +184,15 @@ void run_ranks(const std::vector<std::unique_ptr<RankSteps>>& ranks, Tracer* tra
     if (error) std::rethrow_exception(error);
 }
 
-/// The last value of each state that has a name outside.
+/// The last value of each state that has a name outside, where no output of that name gives it as its last row.
 void add_finals(const Model& model, const Recurrence& recurrence, const std::vector<std::unique_ptr<RankSteps>>& ranks,
                 const Sequences& sequences, NamedOutputs& outputs) {
   for (std::size_t index = 0; index < recurrence.states.size(); ++index) {
     const Recurrence::State& state = recurrence.states[index];
     const auto pair = std::find_if(model.states.begin(), model.states.end(), [&](const auto& named) { return named.first == state.name; });
     if (pair == model.states.end()) continue;
+    const auto given = [&](const Recurrence::Output& output) { return output.name == pair->second; };
+    if (std::any_of(recurrence.outputs.begin(), recurrence.outputs.end(), given)) continue;
     if (sequences.lod.depth() == 0) {
       outputs.emplace_back(pair->second, ranks[0]->state(index, 0));
       continue;

@@ -12,8 +12,8 @@ namespace millrace {
 
 /// How a program becomes a recurrence.
 struct RecurrenceOptions {
-  /// For a graph that is one step already: which input takes the next value of which output, such as {"h", "hn"}. Empty: the program works
-  /// on whole sequences, and its loops over time are found.
+  /// For a graph that is one step already: which input takes the next value of which output, such as {"h", "hn"}. Steps give such an output, too,
+  /// where no other is known step by step. Empty: the program works on whole sequences, and its loops over time are found.
   std::vector<std::pair<std::string, std::string>> states;
   /// Values at the start, by input, where none is given: of a state, or of another input that is given at the start. Others begin as zeros.
   std::map<std::string, Tensor> defaults;

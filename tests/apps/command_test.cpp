@@ -477,6 +477,23 @@ TEST_CASE("a graph that is one step runs over all rows, from what is given, and 
   check_refused({"run", (folder / "lookup.mr").string(), "--state", "sum:nothing", "--output-dir", out}, 1, {"sum:nothing"});
 }
 
+TEST_CASE("a graph that is one step, all of whose outputs are states, gives these row by row") {
+  const ScratchFolder folder;
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var sum = build::input("x", VarType(DType::f32, {1, 2})) + build::input("h", VarType(DType::f32, {1, 2}));
+    build::output("hn", sum);
+  }
+  save_program(program, folder / "sum.mr");
+  write_npy(folder / "x.npy", Tensor::from<float>({1, 2, 3, 4, 5, 6}, DDim{3, 2}));
+  REQUIRE(millrace_command({"run", (folder / "sum.mr").string(), "--state", "h:hn", "--output-dir", (folder / "out").string(), "--input",
+                            "x=" + (folder / "x.npy").string()})
+              .code == 0);
+  CHECK(read_npy(folder / "out/hn.npy").dims() == DDim{3, 2});
+  CHECK(read_npy(folder / "out/hn.npy").to_vector<float>() == std::vector<float>{1, 2, 4, 6, 9, 12});
+}
+
 TEST_CASE("inspect prints inputs, outputs, the program and what becomes state") {
   const Files files;
   const Ended plain = millrace_command({"inspect", files.path("listing.mr")});

@@ -187,11 +187,26 @@ void StepBuilder::add_outputs() {
           fmt::format("state {}:{}: expected {}, found {}", state->first, state->second, wanted.to_string(), found.to_string()));
     next_[index][depth_] = std::move(next);
   }
+  if (made_.outputs.empty()) add_taken_outputs();
   const bool given = std::any_of(made_.boundaries.begin(), made_.boundaries.end(), [](const auto& at) { return !at.outputs.empty(); });
-  if (made_.outputs.empty() && !given)
-    throw UnsupportedError(
-        fmt::format("program '{}': expected an output that is known step by step, found none{}", program_.title(),
-                    at_end_because_.empty() ? "" : ": " + at_end_because_ + " is known only at the end of the sequence"));
+  if (made_.outputs.empty() && !given) {
+    std::string why;
+    if (!at_end_because_.empty())
+      why = ": " + at_end_because_ + " is known only at the end of the sequence";
+    else if (!options_.states.empty())
+      why = ": states take all outputs, and none of them depends on what a step takes";
+    throw UnsupportedError(fmt::format("program '{}': expected an output that is known step by step, found none{}", program_.title(), why));
+  }
+}
+
+/// A step gives something: where states take all outputs, or all that are known step by step, these.
+void StepBuilder::add_taken_outputs() {
+  for (const Program::Port& port : program_.outputs()) {
+    const bool taken =
+        std::any_of(options_.states.begin(), options_.states.end(), [&](const auto& pair) { return pair.second == port.name; });
+    const Symbol symbol = at(port.var);
+    if (taken && symbol.is(Kind::step) && symbol.has_row_each_step()) add_output(port, symbol);
+  }
 }
 
 void StepBuilder::add_output(const Program::Port& port, const Symbol& symbol) {

@@ -31,6 +31,7 @@ class StepBuilder {
   void bind_state_inputs();
   void add_outputs();
   void add_output(const Program::Port& port, const Symbol& symbol);
+  void add_taken_outputs();
 
   // Ops (step_ops.cpp; those along the rows in step_sequences.cpp).
   void find_used();

@@ -412,6 +412,42 @@ TEST_CASE("truths that are the same in every step lie beside those of a step, fo
         bytes_of(Tensor::from<float>({1, 0, 1, 1, 0, 0, 1, 1, 1, 0})));
 }
 
+TEST_CASE("a graph that is one step, all of whose outputs are states, gives these in every step") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {1, 3}));
+    const build::Var h = build::input("h", VarType(DType::f32, {1, 3}));
+    const build::Var c = build::input("c", VarType(DType::f32, {1, 3}));
+    build::output("hn", x + h);
+    build::output("cn", x * c);
+  }
+  RecurrenceOptions options;
+  options.states = {{"h", "hn"}, {"c", "cn"}};
+  const Recurrence recurrence = make_recurrence(program, options);
+  REQUIRE(recurrence.outputs.size() == 2);
+  CHECK(recurrence.outputs[0].name == "hn");
+  CHECK(recurrence.outputs[1].name == "cn");
+  const Tensor zeros = Tensor::from<float>({0, 0, 0}, DDim{1, 3});
+  CHECK(StepByStep(recurrence).run(Tensor::from<float>({1, 2, 3, 4, 5, 6}, DDim{2, 3}), {zeros, zeros}) ==
+        bytes_of(Tensor::from<float>({1, 2, 3, 5, 7, 9})));
+}
+
+TEST_CASE("a step whose only output is a state that no input changes is refused, with the reason") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {1, 3}));
+    build::output("hn", build::constant(Tensor::from<float>({1, 2, 3}, DDim{1, 3})));
+    build::input("h", VarType(DType::f32, {1, 3}));
+  }
+  RecurrenceOptions options;
+  options.states = {{"h", "hn"}};
+  CHECK_THROWS_WITH_AS(make_recurrence(program, options),
+                       doctest::Contains("found none: states take all outputs, and none of them depends on what a step takes"),
+                       UnsupportedError);
+}
+
 TEST_CASE("a state that is not given begins with its default, which has the type of the input") {
   Program program;
   {
