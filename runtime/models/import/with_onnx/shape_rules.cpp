@@ -32,6 +32,14 @@ std::optional<Ints> as_attribute(const std::vector<Element>& shape, VarId x, boo
   return unknown <= 1 && std::cmp_less_equal(shape.size(), max_rank) ? std::optional(made) : std::nullopt;
 }
 
+/// The extents of a computed shape that are known, with 0, which copies, for the others. Empty: none is known.
+Ints known_extents(const std::vector<Element>& shape) {
+  Ints made;
+  for (const Element& each : shape) made.push_back(std::max<std::int64_t>(each.number.value_or(0), 0));
+  const bool some = std::any_of(made.begin(), made.end(), [](std::int64_t extent) { return extent > 0; });
+  return some && std::cmp_less_equal(made.size(), max_rank) ? made : Ints{};
+}
+
 void reshape(Importer& to, const Node& node, const char*) {
   const bool allow_zero = node.flag("allowzero", false);
   const VarId x = to.in(node, 0);
@@ -43,6 +51,10 @@ void reshape(Importer& to, const Node& node, const char*) {
         std::all_of(elements->begin(), elements->end(), [](const Element& each) { return each.number || each.of != no_var; });
     const std::optional<Ints> attribute = extents ? as_attribute(*elements, x, allow_zero) : std::nullopt;
     if (attribute) return to.give(node, "reshape", {x}, {{"shape", *attribute}});
+    if (const Ints kept = known_extents(*elements); !shape && !kept.empty()) {
+      const VarId made = to.emit1("reshape_to", {x, to.in(node, 1)}, {{"allowzero", allow_zero}});
+      return to.give(node, "reshape", {made}, {{"shape", kept}});
+    }
   }
   to.give(node, "reshape_to", {x, to.in(node, 1)}, {{"allowzero", allow_zero}});
 }

@@ -239,7 +239,22 @@ TEST_CASE("Shapes and axes that a graph computes of what is known are as good as
   // Two that only a run knows stay a computed shape.
   both.input("x", {-1, -1, 8}).initializer("two", list({2})).node("Shape", {"x"}, {"t"});
   both.node("Gather", {"t", "one"}, {"second"});
-  CHECK(two(both, {"second", "first", "two", "four"}).empty());
+  CHECK(two(both, {"second", "first", "two", "four"}) == Ints{0, 0, 2, 4});
+}
+
+TEST_CASE("A shape of the extents of another tensor keeps what is known of it") {
+  for (const int allow_zero : {0, 1}) {
+    GraphBuilder graph;
+    graph.input("x", {-1, -1, 8}).initializer("w", ones({8, 24})).initializer("heads", list({3, 2, 4})).output("y");
+    graph.node("MatMul", {"x", "w"}, {"wide"});
+    graph.node("Shape", {"x"}, {"steps"}).set("end", 2);
+    graph.node("Concat", {"steps", "heads"}, {"shape"}).set("axis", 0);
+    graph.node("Reshape", {"wide", "shape"}, {"y"}).set("allowzero", allow_zero);
+    const Program program = parse(graph, 23);
+    CHECK(program.var(program.outputs()[0].var).type.to_string() == "f32[?, ?, 3, 2, 4]");
+    const RunResult result = testing::on_cpu(program, {{"x", ones({2, 5, 8})}});
+    CHECK(result["y"].dims() == DDim{2, 5, 3, 2, 4});
+  }
 }
 
 TEST_CASE("A shape that doubles from node to node costs no more than its nodes") {
