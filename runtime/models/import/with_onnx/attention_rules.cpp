@@ -24,21 +24,27 @@ VarId heads_apart(Importer& to, const Node& node, VarId x, const char* heads) {
   return to.emit1("transpose", {to.emit1("reshape", {x}, {{"shape", Ints{0, 0, count, -1}}})}, {{"perm", Ints{0, 2, 1, 3}}});
 }
 
-/// Each head as often as heads of Q share it.
-VarId repeated(Importer& to, VarId x, std::int64_t times) {
-  if (times == 1) return x;
+/// The head of K and V that each head of Q reads, or `no_var` where each has its own. Where a number of heads is open the run computes it, and fails
+/// where that of Q is no multiple: ⌊H / ⌊H / S⌋⌋ heads or more are read then, which is more than S, or H / S is 0.
+VarId sharing(Importer& to, VarId q, VarId k) {
+  const std::int64_t heads = (*to.type(q).shape)[1], shared = (*to.type(k).shape)[1];
+  if (heads >= 0 && heads == shared) return no_var;
+  if (heads < 0 || shared < 0) {
+    const VarId count = extent_of(to, q, 1);
+    const VarId times = to.emit1("div", {count, extent_of(to, k, 1)});
+    return to.emit1("div", {to.emit1("range", {number(to, 0), count, number(to, 1)}), times});
+  }
+  if (heads < 1 || shared < 1 || heads % shared != 0 || heads > most_heads)
+    throw UnsupportedError("expected a number of heads of Q that is a multiple of that of K, found " + to.type(q).to_string() + " and " +
+                           to.type(k).to_string());
   Ints index;
-  for (std::int64_t head = 0; head < (*to.type(x).shape)[1]; ++head) index.insert(index.end(), static_cast<std::size_t>(times), head);
-  return to.emit1("gather", {x, to.literal(index)}, {{"axis", std::int64_t{1}}});
+  for (std::int64_t head = 0; head < shared; ++head) index.insert(index.end(), static_cast<std::size_t>(heads / shared), head);
+  return to.literal(index);
 }
 
-std::int64_t sharing(Importer& to, VarId q, VarId k) {
-  const std::int64_t heads = (*to.type(q).shape)[1], shared = (*to.type(k).shape)[1];
-  if (heads == shared) return 1;
-  if (heads < 1 || shared < 1 || heads % shared != 0 || heads > most_heads)
-    throw UnsupportedError("expected known numbers of heads, those of Q a multiple of those of K, found " + to.type(q).to_string() +
-                           " and " + to.type(k).to_string());
-  return heads / shared;
+/// Each head as often as heads of Q share it.
+VarId repeated(Importer& to, VarId x, VarId index) {
+  return index == no_var ? x : to.emit1("gather", {x, index}, {{"axis", std::int64_t{1}}});
 }
 
 /// The root of the scale, by which Q and K are multiplied.
@@ -132,9 +138,9 @@ void attention(Importer& to, const Node& node, const char*) {
   }
   to.bind(node, 1, k);
   to.bind(node, 2, v);
-  const std::int64_t times = sharing(to, q, k);
+  const VarId shared = sharing(to, q, k);
   const VarId root = root_of_scale(to, node, q, f);
-  const VarId turned = to.emit1("transpose", {f.times(repeated(to, k, times), root)}, {{"perm", Ints{0, 1, 3, 2}}});
+  const VarId turned = to.emit1("transpose", {f.times(repeated(to, k, shared), root)}, {{"perm", Ints{0, 1, 3, 2}}});
   const VarId raw = f.op("matmul", f.times(q, root), turned);
   const double cap = node.real("softcap", 0);
   const VarId capped = cap > 0 ? f.times(f.op("tanh", f.over(raw, cap)), cap) : raw;
@@ -145,7 +151,7 @@ void attention(Importer& to, const Node& node, const char*) {
   const std::int64_t mode = node.integer("qk_matmul_output_mode", 0);
   if (mode < 0 || mode > 3) throw ProgramError("attribute qk_matmul_output_mode: expected 0 to 3, found " + std::to_string(mode));
   to.bind(node, 3, stages[mode]);
-  const VarId y = f.op("matmul", weights, repeated(to, v, times));
+  const VarId y = f.op("matmul", weights, repeated(to, v, shared));
   if (to.rank(given) == 4) return to.give(node, "identity", {y});
   to.give(node, "reshape", {to.emit1("transpose", {y}, {{"perm", Ints{0, 2, 1, 3}}})}, {{"shape", Ints{0, 0, -1}}});
 }

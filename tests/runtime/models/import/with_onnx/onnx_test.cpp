@@ -257,6 +257,31 @@ TEST_CASE("A shape of the extents of another tensor keeps what is known of it") 
   }
 }
 
+/// Attention of `heads` heads that read `shared` heads of K and V, whose numbers the file does not say.
+Tensor attended(std::int64_t heads, std::int64_t shared, const Ints& declared_q, const Ints& declared_k) {
+  GraphBuilder graph;
+  graph.input("q", declared_q).input("k", declared_k).output("y");
+  graph.node("Attention", {"q", "k", "k"}, {"y"});
+  Random random(7);
+  const Tensor q = random_tensor(random, {2, heads, 3, 4}), k = random_tensor(random, {2, shared, 5, 4});
+  return testing::on_cpu(parse(graph, 23), {{"q", q}, {"k", k}})["y"].tensor();
+}
+
+TEST_CASE("Attention over heads whose numbers only a run knows is that over known ones") {
+  for (const auto& [heads, shared] : {std::pair{4, 2}, {4, 4}, {4, 1}, {6, 2}}) {
+    CAPTURE(heads);
+    CAPTURE(shared);
+    const Tensor known = attended(heads, shared, {2, heads, 3, 4}, {2, shared, 5, 4});
+    CHECK(same_bits(attended(heads, shared, {-1, -1, -1, 4}, {-1, -1, -1, 4}), known));
+    CHECK(same_bits(attended(heads, shared, {-1, -1, -1, 4}, {-1, shared, -1, 4}), known));
+    CHECK(same_bits(attended(heads, shared, {-1, heads, -1, 4}, {-1, -1, -1, 4}), known));
+  }
+  CHECK_THROWS_AS(attended(5, 2, {-1, -1, -1, 4}, {-1, -1, -1, 4}), Error);
+  CHECK_THROWS_AS(attended(2, 4, {-1, -1, -1, 4}, {-1, -1, -1, 4}), Error);
+  CHECK_THROWS_WITH_AS(attended(5, 2, {2, 5, 3, 4}, {2, 2, 5, 4}),
+                       doctest::Contains("expected a number of heads of Q that is a multiple of that of K"), UnsupportedError);
+}
+
 TEST_CASE("A shape that doubles from node to node costs no more than its nodes") {
   GraphBuilder graph;
   graph.input("x", {-1, -1}).output("y");
