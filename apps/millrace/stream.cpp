@@ -211,10 +211,10 @@ void add_stream(CLI::App& app, Action& action) {
   command->add_option("URL", flags->url, "tcp://HOST:PORT or ws://HOST:PORT/stream; tcps and wss for TLS")->required();
   command->add_option("FILE", flags->files, "FILE.wav for a server that takes audio, else FILE.npy with time as axis 0: a session each");
   command
-      ->add_option(
-          "--input", flags->inputs,
-          "NAME=FILE.npy or NAME=FILE.npz:TENSOR, in place of FILE: the rows of an input, as 'millrace run' takes them; a session for each "
-          "outermost sequence. A name that is no input of the server's is given at the start, a row for each session")
+      ->add_option("--input", flags->inputs,
+                   "NAME=FILE.npy or NAME=FILE.npz:TENSOR, in place of FILE: the rows of an input, with time as axis 0 ([T, B, C], also "
+                   "for a model to which 'millrace run' gives [B, T, C]); a session for each outermost sequence. A name that is no input "
+                   "of the server's is given at the start, a row for each session")
       ->allow_extra_args(false);
   command
       ->add_option("--lod", flags->lods,
