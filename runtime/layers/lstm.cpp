@@ -39,21 +39,21 @@ struct Parameters {
   Matrix projection;
 };
 
-/// The bias, with `forget_bias` on f.
-std::optional<Tensor> bias_of(const LstmWeights& weights, std::int64_t hidden, double forget_bias) {
-  if (forget_bias == 0) return weights.bias;
+/// The bias, with `forget_bias` on f. Without a bias that is a constant: a weight would be trained.
+Var bias_of(const std::string& name, const LstmWeights& weights, std::int64_t hidden, double forget_bias) {
+  if (forget_bias == 0) return parameter(name, weights.bias);
   Tensor added(DType::f64, DDim{4 * hidden});
   double* to = added.mutable_data<double>();
   for (std::int64_t i = 0; i < 4 * hidden; ++i) to[i] = i / hidden == 1 ? forget_bias : 0;
   Tensor same(weights.input.dtype(), added.dims());
   same.storage()->mark_written();
   for (std::int64_t i = 0; i < 4 * hidden; ++i) same[DDim{i}] = to[i];
-  return summed(weights.bias, same);
+  return weights.bias ? parameter(name, summed(weights.bias, same)) : build::constant(same);
 }
 
 Parameters parameters_of(const std::string& name, const LstmWeights& weights, std::int64_t hidden, const LstmOptions& options) {
   return {matrix(name + "_input", weights.input, options.weights), matrix(name + "_recurrent", weights.recurrent, options.weights),
-          parameter(name + "_bias", bias_of(weights, hidden, options.forget_bias)), parameter(name + "_peepholes", weights.peepholes),
+          bias_of(name + "_bias", weights, hidden, options.forget_bias), parameter(name + "_peepholes", weights.peepholes),
           weights.projection ? matrix(name + "_projection", *weights.projection, options.weights) : Matrix()};
 }
 

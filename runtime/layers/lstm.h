@@ -39,7 +39,7 @@ struct LstmOptions {
   Activation projected{"identity"};  ///< p, where there is a projection: Fluid's proj_activation
   double projection_clip = 0;        ///< of what p gives; 0: none. TensorFlow's and Fluid's proj_clip
   bool couple_input_forget = false;  ///< f = 1 − i
-  /// Added to the bias of f, as TensorFlow's older cells do.
+  /// Added to the bias of f, as TensorFlow's older cells do. A constant, and no weight, where there is no bias.
   double forget_bias = 0;
   /// W, R and the projection in fewer bits: bf16, or i8 (layers/narrow.h); none: as they are.
   std::optional<DType> weights = std::nullopt;

@@ -257,6 +257,28 @@ def test_a_trainer_takes_one_thread_at_a_time():
     assert trainer.steps == 200 and trainer.weights["w"].tolist() == alone.weights["w"].tolist()
 
 
+def test_a_forget_bias_without_a_bias_is_no_weight():
+    program = mr.Program()
+    with program:
+        x = mr.input("x", mr.f32, [None, 2], lod=1)
+        weights = mr.layers.LstmWeights(np.ones((2, 4), "f4"), np.ones((1, 4), "f4"))
+        mr.output("loss", mr.mean(mr.drop_lod(mr.layers.lstm(x, weights, forget_bias=1.0).y) ** 2.0))
+    assert sorted(mr.Trainer(program, mr.SGD()).weights) == ["lstm_0_input", "lstm_0_recurrent"]
+    program = mr.Program()
+    with program:
+        x = mr.input("x", mr.f32, [None, 2])
+        cell = mr.layers.lstm_cell(weights, forget_bias=1.0)
+        mr.output("h", cell(x, (np.zeros((1, 1), "f4"), np.ones((1, 1), "f4")))[0])
+    assert sorted(program.parameters) == ["lstm_input", "lstm_recurrent"]
+    theirs = torch.nn.LSTMCell(2, 1)
+    with torch.no_grad():
+        for name, value in (("weight_ih", 1.0), ("weight_hh", 1.0), ("bias_ih", 0.0), ("bias_hh", 0.0)):
+            getattr(theirs, name).fill_(value)
+        theirs.bias_ih[1] = 1.0
+        h, _ = theirs(torch.ones(1, 2), (torch.zeros(1, 1), torch.ones(1, 1)))
+    assert program.run(x=[[1.0, 1.0]])["h"].item() == pytest.approx(h.item(), abs=1e-6)
+
+
 def test_errors_of_a_configuration_file_are_of_this_library(tmp_path):
     with pytest.raises(mr.FileNotFoundError) as raised:
         mr.train(tmp_path / "none.toml")

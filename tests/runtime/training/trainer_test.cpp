@@ -210,6 +210,34 @@ TEST_CASE("a frozen weight stays, and one that is not there is refused") {
   CHECK_THROWS_AS(Trainer(sequence_classifier(3, 4, 2), options), ProgramError);
 }
 
+TEST_CASE("a forget bias without a bias is no weight that is trained") {
+  Random random(4);
+  const layers::LstmWeights weights{random_tensor(random, {3, 16}), random_tensor(random, {4, 16}), {}, {}, {}};
+  const auto model = [&](const layers::LstmWeights& of, double forget_bias) {
+    Program program;
+    const build::Guard guard(program);
+    layers::LstmOptions options;
+    options.forget_bias = forget_bias;
+    const build::Var y = layers::lstm({build::input("x", VarType(DType::f32, {DDim::unknown, 3}, 1))}, {of}, options).y;
+    build::output("loss", build::reduce(build::drop_lod(y) * build::drop_lod(y), "mean", {}, false));
+    return program;
+  };
+  layers::LstmWeights biased = weights;
+  std::vector<float> ones(16, 0.0F);
+  std::fill(ones.begin() + 4, ones.begin() + 8, 1.0F);
+  biased.bias = Tensor::from(ones, {16});
+  TrainerOptions frozen;
+  frozen.frozen = {"lstm_0_bias"};
+  Trainer constant(model(weights, 1)), weight(model(biased, 0), frozen);
+  CHECK(!constant.weights().contains("lstm_0_bias"));
+  for (int i = 0; i < 3; ++i) {
+    const LoD lod = LoD::from_lengths({{2, 0, 3}});
+    const Feeds feeds{{"x", LoDTensor(random_tensor(random, {5, 3}), lod)}};
+    CHECK(constant.step(feeds).loss == weight.step(feeds).loss);
+  }
+  for (const auto& [name, value] : constant.weights()) CHECK(value.to_vector<float>() == weight.weights().at(name).to_vector<float>());
+}
+
 TEST_CASE("a loss that is no number is an error that names the step, and changes nothing") {
   Trainer trainer(sequence_classifier(3, 4, 2));
   const Dataset data = shifted(6, 20);
