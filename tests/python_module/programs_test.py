@@ -225,6 +225,63 @@ def test_functional_forms():
     assert built(both) == 34
 
 
+@pytest.mark.parametrize("dtype", [mr.f64, mr.f16, mr.f32])
+def test_a_number_takes_the_dtype_of_the_values_beside_it_in_loops_and_branches(dtype):
+    program = mr.Program()
+    with program:
+        v = mr.input("v", dtype, [None])
+        total = mr.sum(v)
+        mr.output("fold", mr.fold(lambda a, e: a + e, v, 0.1))
+        mr.output("whole", mr.fold(lambda a, e: a + e, v, 0))
+        mr.output("scan", mr.scan(lambda a, e: a + e, v, 0.1))
+        mr.output("last", mr.fold(lambda a, e: 0.1, v, 0.2))
+        mr.output("pair", mr.fold(lambda a, e: a + e, mr.reshape(v, [2, 2]), [0.1, 0.2]))
+        steps, made, _ = mr.while_loop(lambda i, a, b: i < 3, lambda i, a, b: (i + 1, a + b, 0.1), [0, 0.1, total])
+        mr.output("steps", steps)
+        mr.output("while", made)
+        mr.output("then", mr.cond(total > 0, lambda: 0.1, lambda: total))
+        mr.output("else", mr.cond(total < 0, lambda: (total, total), lambda: (0, 0.1))[1])
+        i, state = mr.Var(0), total * 1
+        loop = mr.while_loop([i, state])
+        with loop.frame():
+            loop.break_if(i == 1)
+            state.update(0.1)
+            i += 1
+        mr.output("updated", state)
+    made = program.run(v=[0.0] * 4)
+    assert made["steps"].dtype == mr.i64
+    tenth = mr.Tensor(0.1, dtype=dtype).item()
+    for name in ("fold", "whole", "scan", "last", "pair", "while", "then", "else", "updated"):
+        assert made[name].dtype == dtype, name
+    for name in ("fold", "last", "else", "updated"):
+        assert made[name].item() == tenth, name
+    assert made["scan"].tolist() == [tenth] * 4 and made["pair"].tolist()[0] == tenth
+
+
+def test_whole_numbers_count_where_a_state_of_their_own_says_so():
+    program = mr.Program()
+    with program:
+        v, flags, small = mr.input("v", mr.f32, [None]), mr.input("flags", mr.bool_, [None]), mr.input("small", mr.i32, [None])
+        mr.output("constant", mr.fold(lambda n, e: n + 1, v, mr.constant(0)))
+        mr.output("flags", mr.fold(lambda n, e: n + mr.cast(e, mr.i64), flags, 0))
+        mr.output("small", mr.fold(lambda n, e: n + e, small, 0))
+        mr.output("any", mr.fold(lambda n, e: n | e, flags, False))
+        mr.output("mixed", mr.cond(mr.sum(v) > 0, lambda: 1, lambda: 0.5))
+        mr.output("float beside integers", mr.fold(lambda n, e: n + mr.cast(e, mr.f32), small, 0.5))
+    with mr.Program(), pytest.raises(mr.ProgramError, match="expected 2 results of the else block, as many as the then block has, found 1"):
+        mr.cond(mr.Var(True), lambda: (1, 2), lambda: 1)
+    program = mr.parse(program.text)
+    made = program.run(v=[1, 2], flags=[True, False], small=[3, 4])
+    assert {name: (made[name].dtype, made[name].item()) for name in made} == {
+        "constant": (mr.i64, 2),
+        "flags": (mr.i64, 1),
+        "small": (mr.i32, 7),
+        "any": (mr.bool_, True),
+        "mixed": (mr.f32, 1.0),
+        "float beside integers": (mr.f32, 7.5),
+    }
+
+
 def test_a_function_is_called_once_when_the_program_is_built_and_never_when_it_runs():
     calls = []
 
@@ -530,6 +587,7 @@ def test_generation():
 
 
 def test_a_var_is_indexed_as_an_array_is():
+    torch = pytest.importorskip("torch")
     array = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
     indices = [
         0, -1, (1, 2), (1, -1, 3), slice(1, None), slice(None, None, 2), (slice(None), slice(-2, None)), (slice(None, None, -1), 1),
@@ -545,7 +603,13 @@ def test_a_var_is_indexed_as_an_array_is():
         for wrong in ((0, 0, 0, 0), "text", (..., ...), (slice(0, 4, 0),), (mr.Var(0), 1)):
             with pytest.raises(mr.Error):
                 x[wrong]
+        numbers = [0, 1]
+        for several in (numbers, np.array(numbers), np.array([1]), torch.tensor(numbers), torch.tensor([1]), mr.Tensor(numbers), mr.constant(numbers)):
+            with pytest.raises(mr.ArgumentError, match=f"expected numbers, slices, '...' and None as indices, found a {type(several).__name__}: mr.gather picks by a Var"):
+                x[:, several]
+        mr.output("number of NumPy", x[np.int64(0), np.array(1), torch.tensor(2)])
     made = program.run(x=array, i=[1, 1])
+    assert made["number of NumPy"].item() == array[0, 1, 2]
     for number, index in enumerate(indices):
         assert np.array_equal(made[str(number)].numpy(), array[index]), index
     assert np.array_equal(made["picked"].numpy(), array[[1, 1]])
@@ -623,7 +687,7 @@ def test_arrays_pick_along_the_first_axis():
         mr.output("some", x[np.array([2, 0])])
         mr.output("one", x[np.array([1])])
         mr.output("number", x[np.int64(1), np.array(0)])
-        with pytest.raises(TypeError):
+        with pytest.raises(mr.ArgumentError, match="found a ndarray: mr.gather picks by a Var"):
             x[:, np.array([0, 1])]
     result = program.run(x=[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
     assert result["some"].tolist() == [[4, 5], [0, 1]]

@@ -421,6 +421,32 @@ def test_a_number_beyond_the_largest_of_a_floating_dtype_is_refused_and_written_
     assert mr.Tensor([65519.0], mr.f16).tolist() == [65504] and mr.Tensor([1e-300], mr.f32).tolist() == [0]  # the nearest
 
 
+def test_a_number_of_numpy_keeps_its_dtype_and_a_float_of_python_is_f32():
+    class Metres(float):
+        pass
+
+    for number, dtype in ((np.float64(0.1), mr.f64), (np.float32(0.1), mr.f32), (np.float16(0.1), mr.f16), (np.array([0.1, 0.3]).mean(), mr.f64), (0.1, mr.f32), (Metres(0.1), mr.f32)):
+        assert mr.Tensor(number).dtype == dtype
+        program = mr.Program()
+        with program:
+            assert mr.Var(number).dtype == mr.constant(number).dtype == mr.parameter("w", number).dtype == dtype
+            mr.output("y", mr.constant(number))
+            mr.output("stacked", mr.stack([number, number]))
+        assert program.run()["y"].item() == mr.Tensor(number).item()
+        assert program.run()["stacked"].dtype == dtype
+    assert mr.Tensor(np.float64(0.1)).item() == 0.1
+    assert mr.Tensor(np.float64(0.1), dtype="f32").dtype == mr.Tensor([np.float64(0.1)]).dtype == mr.f32
+    optimizer = mr.SGD()
+    assert optimizer.update({"b": np.array([1.0, 2.0]).sum()}, {"b": np.array(1.0)}, 0.1)["b"].item() == 3.0 - 0.1
+    program = mr.Program()
+    with program:  # beside a Var and as a fed value it takes the dtype that is there
+        x = mr.input("x", mr.f32, [])
+        for made in (x * np.float64(2), np.float64(2) * x, mr.maximum(x, np.float64(0)), mr.where(x > np.float64(0), x, np.float64(1)), x.clamp(np.float64(0), np.float64(1))):
+            assert made.dtype == mr.f32
+        mr.output("y", x + np.float64(0.5))
+    assert program.run(x=np.float64(1))["y"].item() == 1.5
+
+
 def test_an_array_as_an_index_of_a_tensor_is_refused_and_numbers_of_numpy_are_taken():
     tensor = mr.Tensor([[1, 2], [3, 4]])
     assert tensor[np.int64(1), np.array(0)].item() == 3

@@ -38,6 +38,11 @@ std::vector<std::int64_t> axes_from(nb::handle axes);
 Var var_from(nb::handle x);
 /// `x` beside a value of `dtype`: a number, a literal and a list take that dtype. A float beside whole numbers, a Var and an array keep their own.
 Var beside(DType dtype, nb::handle x);
+/// `x` as a value that goes on beside others of `dtype`, as the state of a loop: numbers and lists of them take that dtype. Floats beside whole numbers, bools,
+/// numbers beside bools, a Var and an array keep their own.
+Var written_beside(DType dtype, nb::handle x);
+/// The dtype of numbers that are written beside one another.
+DType dtype_of_numbers(const std::vector<nb::handle>& numbers);
 /// The operands of one operation: numbers take the dtype of the first of them that is a Var or an array; without one, that of all numbers together.
 std::vector<Var> of_one_dtype(const std::vector<nb::handle>& operands);
 /// A Var alone, or several in a list or tuple.

@@ -262,6 +262,7 @@ bool is_leaf_list(nb::handle x) { return is_list(x) && nb::len(x) == 0; }
 
 bool is_list(nb::handle x) { return PyList_Check(x.ptr()) != 0 || PyTuple_Check(x.ptr()) != 0; }
 bool is_number(nb::handle x) { return PyBool_Check(x.ptr()) != 0 || PyLong_Check(x.ptr()) != 0 || PyFloat_Check(x.ptr()) != 0; }
+bool is_sized_float(nb::handle x) { return PyFloat_Check(x.ptr()) != 0 && PyFloat_CheckExact(x.ptr()) == 0 && exports_memory(x); }
 std::string kind_of(nb::handle x) { return nb::cast<std::string>(nb::str(x.type().attr("__name__"))); }
 void refuse_argument(nb::handle x, const std::string& who, const char* expected) {
   std::string found = nb::cast<std::string>(nb::repr(x));
@@ -332,7 +333,8 @@ DType dtype_from(nb::handle x) {
 
 Tensor tensor_from(nb::handle x, std::optional<DType> wanted) {
   if (nb::isinstance<Tensor>(x)) return nb::cast<Tensor>(x);
-  if (is_number(x) || is_list(x)) return from_lists(x, wanted);
+  const bool sized = !wanted && is_sized_float(x);
+  if (!sized && (is_number(x) || is_list(x))) return from_lists(x, wanted);
   if (exports_memory(x)) return tensor_sharing(x);
   refuse(x);
 }

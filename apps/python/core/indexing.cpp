@@ -72,11 +72,11 @@ Cuts cuts_of(const Var& x, const nb::tuple& index) {
     } else if (PySlice_Check(one.ptr()) != 0) {
       add_slice(cuts, axis++, one);
       ++made;
-    } else if (PyIndex_Check(one.ptr()) != 0 && PyBool_Check(one.ptr()) == 0) {
+    } else if (PyIndex_Check(one.ptr()) != 0 && PyBool_Check(one.ptr()) == 0 && !is_array_of_indices(one)) {
       add_number(cuts, x, axis++, bound(one, 0));
     } else {
-      throw ArgumentError(fmt::format("builder: expected numbers, slices, '...' and None as indices, found a {}: mr.gather picks by a Var",
-                                      nb::cast<std::string>(nb::str(one.type().attr("__name__")))));
+      throw ArgumentError(
+          fmt::format("builder: expected numbers, slices, '...' and None as indices, found a {}: mr.gather picks by a Var", kind_of(one)));
     }
   }
   return cuts;

@@ -39,6 +39,73 @@ class Described {
   nb::callable f_;
 };
 
+/// The values that a function gives, as Python has them: one, or several in a list or tuple.
+std::vector<nb::object> several(nb::handle given) {
+  if (!is_list(given)) return {nb::borrow(given)};
+  std::vector<nb::object> made;
+  for (const nb::handle one : given) made.push_back(nb::borrow(one));
+  return made;
+}
+
+/// The states that a loop begins with. A written float takes the dtype of the first floating Var or array among them; whole numbers count, and stay i64.
+std::vector<Var> begin_states(nb::handle initial) {
+  const std::vector<nb::object> given = several(initial);
+  std::vector<Var> made(given.size());
+  std::optional<DType> dtype;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (is_number(given[i])) continue;
+    made[i] = var_from(given[i]);
+    if (!dtype && made[i].type().is_tensor() && is_floating(made[i].type().dtype)) dtype = made[i].type().dtype;
+  }
+  for (std::size_t i = 0; i < given.size(); ++i)
+    if (!made[i].defined()) made[i] = dtype && PyFloat_Check(given[i].ptr()) != 0 ? beside(*dtype, given[i]) : var_from(given[i]);
+  return made;
+}
+
+/// The next values of `states`: written numbers take the dtype of the state.
+std::vector<Var> next_states(const std::vector<Var>& states, nb::handle next) {
+  const std::vector<nb::object> given = several(next);
+  std::vector<Var> made;
+  for (std::size_t i = 0; i < given.size(); ++i)
+    made.push_back(i < states.size() && states[i].type().is_tensor() ? written_beside(states[i].type().dtype, given[i])
+                                                                     : var_from(given[i]));
+  return made;
+}
+
+/// The values that one function of `cond` gives, in the block where it was called.
+struct Branch {
+  int block = 0;
+  std::vector<nb::object> given;
+  std::vector<Var> values = {};  ///< undefined for a written number
+};
+
+Branch branch_of(const Described& f) {
+  build::Guard& guard = build::Guard::current();
+  Branch made{guard.program().add_block(guard.block()), {}};
+  const build::BlockGuard inside(guard, made.block);
+  made.given = several(f());
+  for (const nb::object& one : made.given) made.values.push_back(is_number(one) ? Var() : var_from(one));
+  return made;
+}
+
+/// Value `i` of `branch`. A written number takes the dtype of the other branch's, or that of both numbers together.
+Var branch_value(const Branch& branch, const Branch& other, std::size_t i) {
+  const nb::object& given = branch.given[i];
+  if (branch.values[i].defined()) return branch.values[i];
+  if (i >= other.given.size()) return var_from(given);
+  if (!other.values[i].defined()) return written_beside(dtype_of_numbers({given, other.given[i]}), given);
+  const VarType type = other.values[i].type();
+  return type.is_tensor() ? written_beside(type.dtype, given) : var_from(given);
+}
+
+void finish_branch(const Branch& branch, const Branch& other) {
+  build::Guard& guard = build::Guard::current();
+  const build::BlockGuard inside(guard, branch.block);
+  std::vector<VarId> results;
+  for (std::size_t i = 0; i < branch.given.size(); ++i) results.push_back(branch_value(branch, other, i).id());
+  guard.program().block(branch.block).results = results;
+}
+
 LoopOptions options(std::int64_t max_trips, std::int64_t parallel_iterations) {
   LoopOptions made;
   made.max_trips = max_trips;
@@ -171,9 +238,10 @@ void bind_while(nb::module_& m) {
       "while_loop",
       [](nb::callable condition, nb::callable body, nb::handle initial, std::int64_t max_trips, std::int64_t parallel_iterations) {
         const Described more("while_loop", condition), next("while_loop", body);
-        const std::vector<Var> last = build::while_loop([&](const std::vector<Var>& now) { return var_from(more(*tuple_from(now))); },
-                                                        [&](const std::vector<Var>& now) { return vars_from(next(*tuple_from(now))); },
-                                                        vars_from(initial), options(max_trips, parallel_iterations));
+        const std::vector<Var> last =
+            build::while_loop([&](const std::vector<Var>& now) { return var_from(more(*tuple_from(now))); },
+                              [&](const std::vector<Var>& now) { return next_states(now, next(*tuple_from(now))); }, begin_states(initial),
+                              options(max_trips, parallel_iterations));
         return tuple_from(last);
       },
       "condition"_a, "body"_a, "initial"_a, nb::kw_only(), "max_trips"_a = -1, "parallel_iterations"_a = 8,
@@ -182,7 +250,8 @@ void bind_while(nb::module_& m) {
               "max_trips: int = -1, parallel_iterations: int = 8) -> tuple[Var, ...]"),
       "`while_loop([step, …])` is a loop with a frame, left by `break_if`. `while_loop(condition, body, initial)` is the functional form: "
       "both functions\n"
-      "take the variables, `body` gives as many; the last values come back. `max_trips`: at most so many iterations; -1: no limit.\n"
+      "take the variables, `body` gives as many; the last values come back. A written float takes the dtype of the floating variables "
+      "beside it. `max_trips`: at most so many iterations; -1: no limit.\n"
       "`parallel_iterations`: how many may be under way at once.");
   m.def(
       "while_op",
@@ -198,12 +267,16 @@ void bind_functional(nb::module_& m) {
       "cond",
       [](const Var& condition, nb::callable then, nb::callable otherwise) {
         const Described yes("cond", then), no("cond", otherwise);
-        return object_from(build::if_else(condition, [&] { return vars_from(yes()); }, [&] { return vars_from(no()); }));
+        const Branch first = branch_of(yes), second = branch_of(no);
+        finish_branch(first, second);
+        finish_branch(second, first);
+        return object_from(build::call("if", {condition}, {{"then_block", BlockId{first.block}}, {"else_block", BlockId{second.block}}}));
       },
       "condition"_a, "then"_a, "otherwise"_a,
       nb::sig("def cond(condition: VarLike, then: collections.abc.Callable[[], typing.Any], otherwise: collections.abc.Callable[[], "
               "typing.Any]) -> typing.Any"),
-      "then() or otherwise(), of which one runs; both give as many values, of the same dtypes: one Var, or a tuple.");
+      "then() or otherwise(), of which one runs; both give as many values, of the same dtypes: one Var, or a tuple. A written number takes "
+      "the dtype of the other's.");
   m.def(
       "map_fn",
       [](nb::callable f, const Var& x) {
@@ -214,20 +287,22 @@ void bind_functional(nb::module_& m) {
       "f of each index of axis 0 of x, stacked.");
   m.def(
       "fold",
-      [](nb::callable f, const Var& x, const Var& initial) {
+      [](nb::callable f, const Var& x, nb::handle initial) {
         const Described one("fold", f);
-        return build::fold([&](const Var& state, const Var& row) { return var_from(one(state, row)); }, x, initial);
+        const auto next = [&](const Var& state, const Var& row) { return written_beside(state.type().dtype, one(state, row)); };
+        return build::fold(next, x, written_beside(x.type().dtype, initial));
       },
       "f"_a, "x"_a, "initial"_a, nb::sig("def fold(f: collections.abc.Callable[[Var, Var], VarLike], x: VarLike, initial: VarLike) -> Var"),
-      "f(…f(f(initial, x[0]), x[1])…).");
+      "f(…f(f(initial, x[0]), x[1])…). A written number as `initial` takes the dtype of x; mr.constant(0) keeps its own.");
   m.def(
       "scan",
-      [](nb::callable f, const Var& x, const Var& initial) {
+      [](nb::callable f, const Var& x, nb::handle initial) {
         const Described one("scan", f);
-        return build::scan([&](const Var& state, const Var& row) { return var_from(one(state, row)); }, x, initial);
+        const auto next = [&](const Var& state, const Var& row) { return written_beside(state.type().dtype, one(state, row)); };
+        return build::scan(next, x, written_beside(x.type().dtype, initial));
       },
       "f"_a, "x"_a, "initial"_a, nb::sig("def scan(f: collections.abc.Callable[[Var, Var], VarLike], x: VarLike, initial: VarLike) -> Var"),
-      "All the intermediate values of `fold`, stacked.");
+      "All the intermediate values of `fold`, stacked; `initial` as there.");
 }
 
 // ---- Recurrent blocks ----

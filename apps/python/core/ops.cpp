@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions that append operations.
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include <millrace/runtime/builder/array_var.h>
@@ -342,19 +344,33 @@ Var beside(DType dtype, nb::handle x) {
   return literal_as(var_from(x), dtype);
 }
 
+Var written_beside(DType dtype, nb::handle x) {
+  if (!is_number(x) && !is_list(x)) return var_from(x);
+  const DType written = tensor_from(x).dtype();
+  const bool takes = is_floating(dtype) ? written != DType::boolean : written == DType::i64 && dtype != DType::boolean;
+  return takes ? beside(dtype, x) : var_from(x);
+}
+
+DType dtype_of_numbers(const std::vector<nb::handle>& numbers) {
+  if (std::any_of(numbers.begin(), numbers.end(), is_sized_float)) return DType::f64;
+  nb::list all;
+  for (const nb::handle number : numbers) all.append(number);
+  return tensor_from(all).dtype();
+}
+
 std::vector<Var> of_one_dtype(const std::vector<nb::handle>& operands) {
   std::vector<Var> made(operands.size());
   std::optional<DType> dtype;
-  nb::list written;
+  std::size_t written = 0;
   for (std::size_t i = 0; i < operands.size(); ++i) {
     if (is_number(operands[i])) {
-      written.append(operands[i]);
+      ++written;
       continue;
     }
     made[i] = var_from(operands[i]);
     if (!dtype && made[i].type().is_tensor() && !is_literal(made[i])) dtype = made[i].type().dtype;
   }
-  if (!dtype && nb::len(written) == operands.size()) dtype = tensor_from(written).dtype();
+  if (!dtype && written == operands.size()) dtype = dtype_of_numbers(operands);
   for (std::size_t i = 0; i < operands.size(); ++i) {
     if (made[i].defined())
       made[i] = dtype ? literal_as(made[i], *dtype) : made[i];

@@ -206,8 +206,10 @@ void bind_var(nb::module_& m) {
           "lod", [](const Var& self) { return self.type().lod_depth; }, "Levels of sequences above the rows.")
       .def_prop_ro(
           "type", [](const Var& self) { return self.type().to_string(); }, "As the program prints it: 'f32[?, 2] lod=1'.")
-      .def("update", &Var::update, "value"_a,
-           "From here on this variable stands for `value`. In a frame: a variable that the loop carries.")
+      .def(
+          "update", [](Var& self, nb::handle value) { self.update(written_beside(self.type().dtype, value)); }, "value"_a,
+          nb::sig("def update(self, value: VarLike) -> None"),
+          "From here on this variable stands for `value`. In a frame: a variable that the loop carries.")
       .def("__neg__", [](const Var& x) { return build::neg(x); })
       .def("__abs__", [](const Var& x) { return build::abs(x); })
       .def("__invert__", [](const Var& x) { return build::logical_not(x); })
@@ -256,7 +258,7 @@ Var var_from(nb::handle x) {
   if (nb::isinstance<Var>(x)) return nb::cast<Var>(x);
   if (PyBool_Check(x.ptr()) != 0) return Var(x.ptr() == Py_True);
   if (PyLong_Check(x.ptr()) != 0) return Var(argument<std::int64_t>(x, "Var", "an integer that fits i64"));
-  if (PyFloat_Check(x.ptr()) != 0) return Var(nb::cast<double>(x));
+  if (PyFloat_Check(x.ptr()) != 0 && !is_sized_float(x)) return Var(nb::cast<double>(x));
   return build::constant(copy_of(tensor_from(x)));
 }
 

@@ -35,6 +35,9 @@ int threads_from(std::int64_t threads, const char* who);
 bool is_list(nb::handle x);
 /// Whether `x` is a bool, an int or a float of Python, or of a derived class, as `numpy.float64` is.
 bool is_number(nb::handle x);
+/// Whether `x` is a float of a derived class that exports its memory, as `numpy.float64`. Alone it is f64, as an array of it; beside other numbers it is one
+/// of them.
+bool is_sized_float(nb::handle x);
 /// Whether `x` exports its memory: by the buffer protocol, or by DLPack.
 bool exports_memory(nb::handle x);
 /// A view of the memory that `x` exports, which lives as long as the view; frozen. Copied only where the layout says so: negative strides,
