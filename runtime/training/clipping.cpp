@@ -51,9 +51,13 @@ double global_norm(const Tensors& gradients) {
   return std::sqrt(sum);
 }
 
-double clip(Tensors& gradients, const Clipping& clipping) {
+void check(const Clipping& clipping) {
   expect_bound("value", clipping.value);
   expect_bound("norm", clipping.norm);
+}
+
+double clip(Tensors& gradients, const Clipping& clipping) {
+  check(clipping);
   if (clipping.value > 0)
     replace_each(gradients, [&](auto x) {
       const auto bound = static_cast<decltype(x)>(clipping.value);

@@ -15,8 +15,11 @@ struct Clipping {
 /// is not floating.
 double global_norm(const Tensors& gradients);
 
+/// ArgumentError for a bound below 0, or one that is no number.
+void check(const Clipping& clipping);
+
 /// Clips `gradients`, and gives the norm that they had before (after `value`, where there is one). Tensors that change are replaced by new
-/// ones, so that others who hold the old ones do not see it. ArgumentError for a bound below 0.
+/// ones, so that others who hold the old ones do not see it. Errors of `check`.
 double clip(Tensors& gradients, const Clipping& clipping);
 
 }  // namespace millrace::training

@@ -26,14 +26,20 @@ double Schedule::at(std::int64_t step) const {
   if (kind == Kind::constant) return base;
   if (kind == Kind::step || kind == Kind::exponential) {
     expect(every >= 1, "at least 1 step from one factor to the next", static_cast<double>(every));
-    expect(factor > 0, "a factor above 0", factor);
+    expect(std::isfinite(factor) && factor > 0, "a finite factor above 0", factor);
     const double times = n / static_cast<double>(every);
     return base * std::pow(factor, kind == Kind::step ? std::floor(times) : times);
   }
   expect(decay_steps >= 1, "a decay of at least 1 step", static_cast<double>(decay_steps));
+  expect(std::isfinite(least) && least >= 0, "a least rate of at least 0", least);
   const double part = std::min(n / static_cast<double>(decay_steps), 1.0);
   if (kind == Kind::linear) return base + (least - base) * part;
   return least + (base - least) * (1 + std::cos(std::numbers::pi * part)) / 2;
+}
+
+void check(const Schedule& schedule) {
+  static_cast<void>(schedule.at(0));
+  static_cast<void>(schedule.at(schedule.warmup));
 }
 
 }  // namespace millrace::training

@@ -28,4 +28,7 @@ struct Schedule {
   double at(std::int64_t step) const;
 };
 
+/// ArgumentError, as of `at`, for a number that is out of range, though it counts behind the warm-up alone.
+void check(const Schedule& schedule);
+
 }  // namespace millrace::training

@@ -34,6 +34,8 @@ struct Differentiated {
 };
 
 Differentiated differentiate(const Program& model, const TrainerOptions& options) {
+  check(options.clipping);
+  check(options.schedule);
   Differentiated made{with_fed_weights(model), {}};
   Program& program = made.program;
   const VarId loss = loss_of(program, options.loss);
@@ -67,9 +69,7 @@ struct Trainer::State {
         device(make_cpu_device(options.threads)),
         differentiated(std::move(made.program)),
         optimizer(options.optimizer),
-        weights(weights_of(model)) {
-    static_cast<void>(options.schedule.at(0));
-  }
+        weights(weights_of(model)) {}
 
   std::string place() const { return "step " + std::to_string(optimizer.steps()) + ": "; }
 

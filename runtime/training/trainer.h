@@ -39,7 +39,7 @@ struct TrainerOptions {
 /// Runs block the calling thread, which must not be one of a runtime (BlockingError). Not thread-safe.
 class Trainer {
  public:
-  /// ArgumentError for a loss or a frozen weight that is not there, ProgramError for a loss that is no floating scalar or that depends on no
+  /// ArgumentError for numbers of `options` that are out of their range and for a loss or a frozen weight that is not there, ProgramError for a loss that is no floating scalar or that depends on no
   /// weight; UnsupportedError as `append_backward`.
   explicit Trainer(const Program& model, const TrainerOptions& options = {});
   ~Trainer();

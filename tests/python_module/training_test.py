@@ -279,6 +279,27 @@ def test_a_forget_bias_without_a_bias_is_no_weight():
     assert program.run(x=[[1.0, 1.0]])["h"].item() == pytest.approx(h.item(), abs=1e-6)
 
 
+def test_one_name_freezes_one_weight_and_bounds_out_of_range_are_refused_at_once():
+    program = classifier()
+    rows, target = examples()
+    for frozen in ("linear_bias", ["linear_bias"], {"linear_bias"}, {"linear_bias": 1}.keys()):
+        trainer = mr.Trainer(program, mr.SGD(), 0.1, frozen=frozen)
+        held = trainer.weights["linear_bias"].tolist()
+        trainer.step(x=rows, target=target)
+        assert trainer.weights["linear_bias"].tolist() == held
+    with pytest.raises(mr.ArgumentError, match="found 'linear'"):
+        mr.Trainer(program, mr.SGD(), frozen="linear")
+    for wrong in (1, None, b"linear_bias", [1]):
+        with pytest.raises(TypeError, match="trainer: frozen: expected the name of a weight, or names"):
+            mr.Trainer(program, mr.SGD(), frozen=wrong)
+    for bound in ({"clip_norm": -1.0}, {"clip_value": -1.0}, {"clip_norm": float("nan")}, {"clip_value": float("nan")}, {"learning_rate": -1.0}, {"learning_rate": float("inf")}):
+        with pytest.raises(mr.ArgumentError, match="of at least 0, found"):
+            mr.Trainer(program, mr.SGD(), **bound)
+    for setting in ({"warmup": 3, "every": 0}, {"factor": float("inf")}, {"factor": float("nan"), "warmup": 1}):
+        with pytest.raises(mr.ArgumentError, match="schedule: expected"):
+            mr.Schedule("step", 0.1, **setting)
+
+
 def test_errors_of_a_configuration_file_are_of_this_library(tmp_path):
     with pytest.raises(mr.FileNotFoundError) as raised:
         mr.train(tmp_path / "none.toml")

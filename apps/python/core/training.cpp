@@ -270,7 +270,7 @@ void bind_schedules(nb::module_& m) {
             made.factor = factor;
             made.decay_steps = decay_steps;
             made.least = least;
-            static_cast<void>(made.at(0));
+            training::check(made);
             new (self) Schedule(made);
           },
           "kind"_a = "constant", "base"_a = 1e-3, nb::kw_only(), "warmup"_a = 0, "every"_a = 1, "factor"_a = 0.1, "decay_steps"_a = 1,
@@ -340,6 +340,16 @@ struct StepObject {
   nb::object outputs;
 };
 
+/// The weights that `frozen` names: one name, or several. A text is never several names of one letter.
+std::set<std::string> names_from(nb::handle frozen) {
+  constexpr const char* expected = "the name of a weight, or names";
+  if (nb::isinstance<nb::str>(frozen)) return {nb::cast<std::string>(frozen)};
+  if (!nb::isinstance<nb::iterable>(frozen) || nb::isinstance<nb::bytes>(frozen)) refuse_argument(frozen, "trainer: frozen", expected);
+  std::set<std::string> made;
+  for (const nb::handle name : frozen) made.insert(argument<std::string>(name, "trainer: frozen", expected));
+  return made;
+}
+
 StepObject one_step(TrainerObject& self, nb::handle mapping, const nb::kwargs& named) {
   Feeds feeds = self.feeds(mapping, named);
   training::Trainer::Step step = self.alone([&] { return self.trainer->step(std::move(feeds)); });
@@ -367,14 +377,13 @@ void bind_trainer(nb::module_& m) {
                             "    for batch in batches:\n"
                             "        print(trainer.step(x=batch.x, target=batch.target).loss)\n"
                             "    trained = trainer.trained(['scores'])\n\n"
-                            "`learning_rate`: a number or a Schedule; `frozen`: weights that stay; `memory`: how backward loops get what "
-                            "their forward loops computed:\n"
+                            "`learning_rate`: a number or a Schedule; `frozen`: the name of a weight that stays, or several; "
+                            "`memory`: how backward loops get what their forward loops computed:\n"
                             "keep, spill, recompute, recompute(iterations), truncate(k1, k2). The optimizer's state begins anew.")
       .def(
           "__init__",
           [](TrainerObject* self, const SharedProgram& program, const training::Optimizer& optimizer, nb::object learning_rate,
-             const std::string& loss, double clip_norm, double clip_value, const std::set<std::string>& frozen, const std::string& memory,
-             int threads) {
+             const std::string& loss, double clip_norm, double clip_value, nb::object frozen, const std::string& memory, int threads) {
             training::TrainerOptions options;
             options.optimizer = optimizer.options();
             if (nb::isinstance<training::Schedule>(learning_rate))
@@ -384,18 +393,17 @@ void bind_trainer(nb::module_& m) {
             options.loss = loss;
             options.clipping.norm = clip_norm;
             options.clipping.value = clip_value;
-            options.frozen = frozen;
+            options.frozen = names_from(frozen);
             options.memory = parse_memory_policy(memory);
             options.threads = threads_from(threads, "trainer");
             new (self) TrainerObject(program, options);
           },
           "program"_a, "optimizer"_a, "learning_rate"_a = 1e-3, nb::kw_only(), "loss"_a = "loss", "clip_norm"_a = 0.0, "clip_value"_a = 0.0,
-          "frozen"_a = std::set<std::string>{}, "memory"_a = "keep", "threads"_a = 1,
+          "frozen"_a.none() = nb::tuple(), "memory"_a = "keep", "threads"_a = 1,
           nb::sig(
               "def __init__(self, program: Program, optimizer: Optimizer, learning_rate: float | Schedule = 0.001, *, loss: str = 'loss', "
-              "clip_norm: float = 0.0, clip_value: float = 0.0, frozen: collections.abc.Set[str] = ..., memory: str = 'keep', threads: int "
-              "= "
-              "1) -> None"))
+              "clip_norm: float = 0.0, clip_value: float = 0.0, frozen: str | collections.abc.Iterable[str] = ..., "
+              "memory: str = 'keep', threads: int = 1) -> None"))
       .def(
           "step", [](TrainerObject& self, nb::handle feeds, nb::kwargs named) { return one_step(self, feeds, named); },
           "feeds"_a = nb::none(), "named"_a, nb::sig("def step(self, " MILLRACE_PYTHON_FED " -> TrainStep"),

@@ -210,6 +210,25 @@ TEST_CASE("a frozen weight stays, and one that is not there is refused") {
   CHECK_THROWS_AS(Trainer(sequence_classifier(3, 4, 2), options), ProgramError);
 }
 
+TEST_CASE("a trainer refuses numbers out of their range before its first step") {
+  const Program model = sequence_classifier(3, 4, 2);
+  const auto refused = [&](const char* why, const auto& change) {
+    TrainerOptions options;
+    change(options);
+    CHECK_THROWS_WITH_AS(Trainer(model, options), doctest::Contains(why), ArgumentError);
+  };
+  refused("clip: expected a norm of at least 0, found -1", [](TrainerOptions& to) { to.clipping.norm = -1; });
+  refused("clip: expected a value of at least 0, found nan", [](TrainerOptions& to) { to.clipping.value = std::nan(""); });
+  refused("schedule: expected a base rate of at least 0, found -1", [](TrainerOptions& to) { to.schedule.base = -1; });
+  refused("schedule: expected at least 1 step from one factor to the next, found 0",
+          [](TrainerOptions& to) { to.schedule = {.kind = Schedule::Kind::step, .warmup = 5, .every = 0}; });
+  refused("schedule: expected a finite factor above 0, found inf",
+          [](TrainerOptions& to) { to.schedule = {.kind = Schedule::Kind::exponential, .factor = INFINITY}; });
+  refused("schedule: expected a least rate of at least 0, found nan",
+          [](TrainerOptions& to) { to.schedule = {.kind = Schedule::Kind::cosine, .warmup = 5, .least = std::nan("")}; });
+  refused("momentum", [](TrainerOptions& to) { to.optimizer.momentum = -1; });
+}
+
 TEST_CASE("a forget bias without a bias is no weight that is trained") {
   Random random(4);
   const layers::LstmWeights weights{random_tensor(random, {3, 16}), random_tensor(random, {4, 16}), {}, {}, {}};
