@@ -131,11 +131,18 @@ class ModelBuilder {
   }
 
   void activate(std::size_t i) {
+    const VarType before = x_.type();
     try {
       x_ = build::call1(spec_.layers[i].activation, {x_});
     } catch (const Error& error) {
       fail(i, "activation: " + std::string(error.what()));
     }
+    const VarType& made = x_.type();
+    const bool fits = made.is_tensor() && made.dtype == before.dtype && made.lod_depth == before.lod_depth &&
+                      made.rank() == before.rank() && (*made.shape)[-1] == (*before.shape)[-1];
+    if (!fits)
+      fail(i, "activation: expected an op that gives rows as it takes them, " + before.to_string() + ", found '" +
+                  spec_.layers[i].activation + "', which gives " + made.to_string());
   }
 
   void pool(const Var& rows) {

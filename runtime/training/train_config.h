@@ -101,7 +101,7 @@ struct TrainConfig {
   CsvForm csv;           ///< without `per_row`, `numbers`, `words` and `length`, which other keys say
   bool has_csv = false;  ///< one of its keys is there
   ModelSpec model;
-  std::string start;  ///< a file of weights; empty: none
+  std::string start;  ///< a .safetensors file of weights; empty: none
   BatchSize batch;
   OptimizerOptions optimizer;
   Schedule schedule;  ///< with `decay_steps` 0: to the end of the job

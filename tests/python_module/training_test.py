@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import pathlib
+import pickle
 import shutil
 import signal
 import socket
@@ -298,6 +299,15 @@ def test_one_name_freezes_one_weight_and_bounds_out_of_range_are_refused_at_once
     for setting in ({"warmup": 3, "every": 0}, {"factor": float("inf")}, {"factor": float("nan"), "warmup": 1}):
         with pytest.raises(mr.ArgumentError, match="schedule: expected"):
             mr.Schedule("step", 0.1, **setting)
+
+
+def test_a_compiled_program_and_a_module_are_refused_by_pickle():
+    module = mr.torch.function(mr.from_torch(torch.nn.GRU(2, 3)))
+    for one in (module, mr.from_torch(torch.nn.GRU(2, 3)).compile()):
+        with pytest.raises(mr.UnsupportedError, match=r"pickle the Program, and of a module of millrace.torch.function its program\(\) or state_dict\(\)"):
+            pickle.dumps(one)
+    again = mr.torch.function(pickle.loads(pickle.dumps(module.program())))
+    again.load_state_dict(module.state_dict())
 
 
 def test_errors_of_a_configuration_file_are_of_this_library(tmp_path):

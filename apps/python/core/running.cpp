@@ -505,6 +505,14 @@ void bind_compiled(nb::module_& m) {
       .def(
           "__deepcopy__", [](nb::object self, nb::handle) { return self; }, "memo"_a,
           nb::sig("def __deepcopy__(self, memo: typing.Any) -> Compiled"))
+      .def(
+          "__reduce__",
+          [](nb::handle) -> nb::object {
+            throw UnsupportedError(
+                "pickle: expected data, found a compiled program: pickle the Program, and of a module of millrace.torch.function "
+                "its program() or state_dict()");
+          },
+          nb::sig("def __reduce__(self) -> typing.Never"))
       .def("__repr__", [](const Compiled& self) { return fmt::format("<millrace.Compiled '{}'>", self.source->title()); });
 }
 

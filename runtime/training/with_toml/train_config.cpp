@@ -170,6 +170,10 @@ void read_model(const Table& table, TrainConfig& config) {
   ModelSpec& model = config.model;
   table.only({"loss", "pooling", "init", "recurrent_init", "init_scale", "forget_bias", "start"});
   read_text(table, "start", config.start);
+  if (!config.start.empty() && !config.start.ends_with(".safetensors"))
+    table.fail(
+        table.required("start"),
+        fmt::format("start: expected the name of a .safetensors file, such as the model.safetensors of a job, found {}", config.start));
   read_choice(table, "loss", {"cross_entropy", "mse"}, model.loss);
   read_choice(table, "pooling", {"last", "average", "max"}, model.pooling);
   read_init(table, "init", model.init.input);

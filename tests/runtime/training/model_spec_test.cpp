@@ -94,6 +94,12 @@ TEST_CASE("layers that cannot be where they are are refused by number") {
   LayerSpec unknown = layer(Kind::linear, 2);
   unknown.activation = "rleu";
   refused(of({unknown}), data(2, 3), ModelUse::train, "layer 1 (linear): activation: op registry: expected a registered op, found 'rleu'");
+  unknown.activation = "drop_lod";
+  refused(of({unknown}), data(2, 3), ModelUse::train,
+          "layer 1 (linear): activation: expected an op that gives rows as it takes them, f32[?, 2] lod=1, found 'drop_lod', which gives "
+          "f32[?, 2]");
+  unknown.activation = "argmax";
+  refused(of({layer(Kind::lstm, 2), unknown}), data(2, 3), ModelUse::train, "layer 2 (linear): activation: expected an op that gives rows");
   refused(of({layer(Kind::lstm, 2, layers::Direction::bidirectional)}), data(2, 3), ModelUse::live, "go forward");
   DataShape words = data(9, 3);
   words.dtype = DType::i64;

@@ -177,6 +177,9 @@ TEST_CASE("a key that does nothing with this data or these layers is refused wit
   refused(job("train = \"a.tsv\"\nseparator = \";\"\n", lstm), "c.toml:4: [data]: separator: expected a .csv file with it");
   refused(job(csv, lstm) + "[model]\ninit = \"he_normal\"\nstart = \"a.safetensors\"\n",
           "c.toml:8: [model]: init: expected no start with it, which gives all weights, found one");
+  for (const std::string other : {"model.mr", "a.npz", "weights"})
+    refused(job(csv, lstm) + "[model]\nstart = \"" + other + "\"\n",
+            "c.toml:8: [model]: start: expected the name of a .safetensors file, such as the model.safetensors of a job, found " + other);
   refused(job(csv, lstm) + "[model]\nrecurrent_init = \"he_normal\"\nstart = \"a.safetensors\"\n",
           "recurrent_init: expected no start with it");
   refused(job("train = \"a.npz\"\ntargets = \"tokens\"\n", gru) + "[decoder]\nunits = 3\nembedding = 2\nbeam = 1\nlength_penalty = 0.5\n",
