@@ -27,7 +27,8 @@ struct DifferenceOptions {
 
 /// The elements of a tensor that are tried.
 inline std::vector<std::int64_t> tried_elements(std::int64_t elements, const DifferenceOptions& options) {
-  const std::int64_t at_most = sanitized ? std::min<std::int64_t>(2, options.at_most) : options.at_most;  // sanitizers look at paths, not numbers
+  const std::int64_t at_most =
+      sanitized ? std::min<std::int64_t>(2, options.at_most) : options.at_most;  // sanitizers look at paths, not numbers
   std::vector<std::int64_t> places;
   Random random(options.seed);
   for (std::int64_t i = 0; i < elements; ++i) places.push_back(i);

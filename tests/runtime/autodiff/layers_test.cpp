@@ -112,7 +112,8 @@ std::vector<LayerCase> layer_cases() {
   for (const char* name : {"lstm", "gru", "rnn"})
     for (const std::size_t layers : {std::size_t{1}, std::size_t{2}})
       for (const Direction direction : {Direction::forward, Direction::reverse, Direction::bidirectional})
-        if (!sanitized || (layers == 1 && direction == Direction::bidirectional)) all.push_back({name, layers, direction});  // both others in one
+        if (!sanitized || (layers == 1 && direction == Direction::bidirectional))
+          all.push_back({name, layers, direction});  // both others in one
   all.push_back({"lstm", 1, Direction::forward, 2});
   all.push_back({"lstm", 2, Direction::bidirectional, 2});
   return all;

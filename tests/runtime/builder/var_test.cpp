@@ -13,8 +13,8 @@
 #include "support/built.h"
 
 using namespace millrace::build;
-using millrace::testing::says;
 using millrace::DType, millrace::Program, millrace::ProgramError, millrace::Tensor, millrace::VarType;
+using millrace::testing::says;
 
 namespace {
 

@@ -57,7 +57,8 @@ using Words = std::vector<std::string>;
 TEST_CASE("a normalisation by known numbers becomes one op") {
   Random random(1);
   const Tensor mean = random_tensor(random, {width}), factor = random_tensor(random, {width});
-  CHECK(joined(program_over_rows([&](Var x) { return (x - parameter("m", mean)) * parameter("f", factor) + 1.0f; })) == Words{"sub mul add"});
+  CHECK(joined(program_over_rows([&](Var x) { return (x - parameter("m", mean)) * parameter("f", factor) + 1.0f; })) ==
+        Words{"sub mul add"});
 }
 
 TEST_CASE("steps on the second operand, bounds, squares and relu join") {

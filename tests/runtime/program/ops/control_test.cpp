@@ -10,9 +10,9 @@
 #include "support/built.h"
 
 using namespace millrace::build;
-using millrace::testing::says;
 using millrace::BlockId, millrace::DDim, millrace::DType, millrace::Op, millrace::Program, millrace::ProgramError, millrace::VarId,
     millrace::VarType;
+using millrace::testing::says;
 
 namespace {
 
