@@ -24,8 +24,8 @@ VarId heads_apart(Importer& to, const Node& node, VarId x, const char* heads) {
   return to.emit1("transpose", {to.emit1("reshape", {x}, {{"shape", Ints{0, 0, count, -1}}})}, {{"perm", Ints{0, 2, 1, 3}}});
 }
 
-/// The head of K and V that each head of Q reads, or `no_var` where each has its own. Where a number of heads is open the run computes it, and fails
-/// where that of Q is no multiple: ⌊H / ⌊H / S⌋⌋ heads or more are read then, which is more than S, or H / S is 0.
+/// The head of K and V that each head of Q reads, or `no_var` where each has its own. The run computes numbers of heads that are open, and fails
+/// where that of Q is no multiple of that of K: the last head of Q names a head that K does not have, or the division is one by 0.
 VarId sharing(Importer& to, VarId q, VarId k) {
   const std::int64_t heads = (*to.type(q).shape)[1], shared = (*to.type(k).shape)[1];
   if (heads >= 0 && heads == shared) return no_var;
