@@ -20,7 +20,7 @@ constexpr const char* rows_hint =
     ": they differ in rows alone; if one is the state of a batch that shrinks, shrink it to the rows of the step input";
 
 bool only_rows_differ(const DDim& a, const DDim& b) {
-  return a.rank() == b.rank() && a.rank() > 0 && a.slice(1, a.rank()) == b.slice(1, b.rank());
+  return a.rank() == b.rank() && a.rank() > 0 && a[0] > 0 && b[0] > 0 && a.slice(1, a.rank()) == b.slice(1, b.rank());
 }
 
 }  // namespace

@@ -14,6 +14,11 @@ TEST_CASE("extents broadcast from the last axis on") {
   CHECK_THROWS_AS(broadcast_dims({2, 3}, {2}), ShapeError);
 }
 
+TEST_CASE("rows that differ are told to shrink with the batch, and a tensor without rows is not") {
+  CHECK_THROWS_WITH_AS(broadcast_dims({3, 4}, {2, 4}), doctest::Contains("shrink it to the rows of the step input"), ShapeError);
+  CHECK_THROWS_WITH_AS(broadcast_dims({0, 4}, {2, 4}), "broadcast: [0, 4] and [2, 4] do not fit each other", ShapeError);
+}
+
 TEST_CASE("a tensor is stretched as a view or as a copy, on every device") {
   each_backend([](DeviceUnderTest& on) {
     const Tensor x = on.up(Tensor::from<float>({1, 2, 3}));
