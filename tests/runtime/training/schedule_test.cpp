@@ -7,7 +7,7 @@
 #include <millrace/tensor/error.h>
 
 using namespace millrace;
-using training::Schedule;
+using namespace millrace::training;
 
 namespace {
 
