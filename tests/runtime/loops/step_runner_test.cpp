@@ -76,7 +76,7 @@ TEST_CASE("functions of one element have the bits of their kernels") {
                            "gelu"})
     compare_ways(name, [name](const Var& a, const Var&, const Var&, const Var&) { return call1(name, {a}); });
   compare_ways("sqrt, log, reciprocal",
-          [](const Var& a, const Var&, const Var&, const Var&) { return sqrt(abs(a)) + log(abs(a)) + call1("reciprocal", {a}); });
+               [](const Var& a, const Var&, const Var&, const Var&) { return sqrt(abs(a)) + log(abs(a)) + call1("reciprocal", {a}); });
 }
 
 TEST_CASE("functions of two elements stretch as numpy does") {
@@ -86,7 +86,7 @@ TEST_CASE("functions of two elements stretch as numpy does") {
       return call1(name, {weights_of(a, {6}), call1(name, {a, weights_of(a, {1})})});
     });
     compare_ways(std::string(name) + " across",
-            [name](const Var& a, const Var&, const Var& wide, const Var&) { return call1(name, {wide, reshape(a, {-1, 1, 6})}); });
+                 [name](const Var& a, const Var&, const Var& wide, const Var&) { return call1(name, {wide, reshape(a, {-1, 1, 6})}); });
     compare_ways(std::string(name) + " of columns", [name](const Var&, const Var&, const Var& wide, const Var&) {
       return call1(name, {slice(wide, 2, 1, 2), call1(name, {weights_of(wide, {4, 1}), wide})});
     });
@@ -104,7 +104,8 @@ TEST_CASE("truth chooses") {
     const Var high = logical_and(greater(a, b), logical_not(less(b, scalar_of(b, 0))));
     return cast(logical_or(high, call1("logical_xor", {high, equal(a, a)})), a.type().dtype) + a;
   });
-  compare_ways("clip", [](const Var& a, const Var&, const Var&, const Var&) { return call1("clip", {a, scalar_of(a, -0.5), scalar_of(a, 1)}); });
+  compare_ways("clip",
+               [](const Var& a, const Var&, const Var&, const Var&) { return call1("clip", {a, scalar_of(a, -0.5), scalar_of(a, 1)}); });
 }
 
 TEST_CASE("products take rows of any rank, transposed weights and a bias") {
@@ -130,7 +131,7 @@ TEST_CASE("folds and norms go over the last axes") {
   for (const char* kind : {"sum", "mean", "max", "min", "l1", "l2"}) {
     compare_ways(kind, [kind](const Var&, const Var&, const Var& wide, const Var&) { return reduce(wide, kind, {-1}); });
     compare_ways(std::string(kind) + " of all",
-            [kind](const Var&, const Var&, const Var& wide, const Var&) { return reduce(wide, kind, {1, 2}, true); });
+                 [kind](const Var&, const Var&, const Var& wide, const Var&) { return reduce(wide, kind, {1, 2}, true); });
   }
   compare_ways("softmax", [](const Var&, const Var&, const Var& wide, const Var&) { return softmax(wide); });
   compare_ways("log_softmax", [](const Var& a, const Var&, const Var&, const Var&) { return call1("log_softmax", {a}); });
