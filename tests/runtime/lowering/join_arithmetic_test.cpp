@@ -23,7 +23,7 @@ constexpr std::int64_t rows = 5, width = 7;
 
 /// A program over x [?, width] of f32.
 template <class F>
-Program program_over_rows(F body) {
+Program program_of(F body) {
   Program program;
   const Guard guard(program);
   output("y", body(input("x", VarType(DType::f32, {DDim::unknown, width}))));
@@ -57,26 +57,25 @@ using Words = std::vector<std::string>;
 TEST_CASE("a normalisation by known numbers becomes one op") {
   Random random(1);
   const Tensor mean = random_tensor(random, {width}), factor = random_tensor(random, {width});
-  CHECK(joined(program_over_rows([&](Var x) { return (x - parameter("m", mean)) * parameter("f", factor) + 1.0f; })) ==
-        Words{"sub mul add"});
+  CHECK(joined(program_of([&](Var x) { return (x - parameter("m", mean)) * parameter("f", factor) + 1.0f; })) == Words{"sub mul add"});
 }
 
 TEST_CASE("steps on the second operand, bounds, squares and relu join") {
-  CHECK(joined(program_over_rows([](Var x) { return call1("relu", {1.0f - 2.0f / x}); })) == Words{"into from relu"});
-  CHECK(joined(program_over_rows([](Var x) { return call1("clip", {x, constant(-0.5f), constant(0.5f)}); })) == Words{"maximum minimum"});
-  CHECK(joined(program_over_rows([](Var x) { return call1("pow", {x, constant(2.0f)}) * 3.0f; })) == Words{"square mul"});
-  CHECK(joined(program_over_rows([](Var x) {
+  CHECK(joined(program_of([](Var x) { return call1("relu", {1.0f - 2.0f / x}); })) == Words{"into from relu"});
+  CHECK(joined(program_of([](Var x) { return call1("clip", {x, constant(-0.5f), constant(0.5f)}); })) == Words{"maximum minimum"});
+  CHECK(joined(program_of([](Var x) { return call1("pow", {x, constant(2.0f)}) * 3.0f; })) == Words{"square mul"});
+  CHECK(joined(program_of([](Var x) {
           const Var y = x + 1.0f;
           return y * y;
         })) == Words{"add square"});
 }
 
 TEST_CASE("values that something else reads stay, and so does an op alone") {
-  CHECK(joined(program_over_rows([](Var x) {
+  CHECK(joined(program_of([](Var x) {
           const Var y = x + 1.0f;
           return (y * 2.0f) * tanh(y);
         })) == Words{"add", "tanh", "mul mul"});
-  CHECK(joined(program_over_rows([](Var x) { return x * 2.0f; })) == Words{"mul"});
+  CHECK(joined(program_of([](Var x) { return x * 2.0f; })) == Words{"mul"});
   Program shown;
   {
     const Guard guard(shown);
@@ -91,11 +90,11 @@ TEST_CASE("values that something else reads stay, and so does an op alone") {
 TEST_CASE("a value in fewer extents than the result is computed apart, and long chains take several ops") {
   Random random(2);
   const Tensor w = random_tensor(random, {width});
-  CHECK(joined(program_over_rows([&](Var x) {
+  CHECK(joined(program_of([&](Var x) {
           const Var sum = call1("reduce", {x}, {{"kind", std::string("sum")}, {"axes", std::vector<std::int64_t>{1}}, {"keepdims", true}});
           return (sum + 1.0f) * parameter("w", w) * 2.0f;
         })) == Words{"reduce", "add", "mul mul"});
-  CHECK(joined(program_over_rows([](Var x) {
+  CHECK(joined(program_of([](Var x) {
           for (int i = 0; i < 8; ++i) x = x + 1.0f;
           return x;
         })) == Words{"add add add add add add", "add add"});
@@ -105,11 +104,11 @@ TEST_CASE("a layer norm in parts sums squares that are not written, and a mean o
   const auto mean = [](Var x, std::int64_t axis) {
     return call1("reduce", {x}, {{"kind", std::string("mean")}, {"axes", std::vector<std::int64_t>{axis}}, {"keepdims", true}});
   };
-  CHECK(joined(program_over_rows([&](Var x) {
+  CHECK(joined(program_of([&](Var x) {
           const Var centred = x - mean(x, -1);
           return centred / call1("sqrt", {mean(centred * centred, 1) + 1e-5f}) * 3.0f;
         })) == Words{"reduce", "sub", "reduce", "div add sqrt", "div mul"});
-  CHECK(joined(program_over_rows([&](Var x) { return mean(x * x, 0); })) == Words{"mul", "reduce"});
+  CHECK(joined(program_of([&](Var x) { return mean(x * x, 0); })) == Words{"mul", "reduce"});
 }
 
 TEST_CASE("integers stay in their ops") {

@@ -7,7 +7,7 @@
 #include <millrace/tensor/error.h>
 
 using namespace millrace;
-using namespace millrace::training;
+using training::Schedule;
 
 namespace {
 
