@@ -23,6 +23,26 @@ void for_each_op(const Program& program, const Block& block, const F& f) {
   }
 }
 
+/// Ops that cut or join along axes that they name.
+const std::set<std::string> along_axes = {"concat", "list_concat", "pad", "slice", "split"};
+/// Ops whose extents are values, or numbers of elements.
+const std::set<std::string> of_values = {"pad_by",
+                                         "slice_by",
+                                         "tile",
+                                         "expand",
+                                         "range",
+                                         "constant_of_shape",
+                                         "reshape_to",
+                                         "non_zero",
+                                         "list_stack",
+                                         "tensor_array_stack",
+                                         "tensor_array_concat"};
+
+/// Whether an op of the type may have other extents than its first input.
+bool may_change_extents(const std::string& type) {
+  return along_axes.contains(type) || of_values.contains(type) || type == "gather" || type == "matmul" || type == "gemm";
+}
+
 /// Whether the loop begins with a known number of rows, of which no later iteration is sure.
 bool widens(const VarType& first, const VarType& carried) {
   return first.rank() > 0 && (*first.shape)[0] != DDim::unknown && (*carried.shape)[0] == DDim::unknown;
@@ -162,20 +182,8 @@ std::set<VarId> Exporter::slot_keys(VarId var, int depth) const {
 
 /// Whether the op gives an extent that is not known and may be another one than those of its inputs.
 bool Exporter::changes_extents(const Op& op) const {
-  static const std::set<std::string> along_axes = {"concat", "list_concat", "pad", "slice", "split"};
-  static const std::set<std::string> anyhow = {"pad_by",
-                                               "slice_by",
-                                               "tile",
-                                               "expand",
-                                               "range",
-                                               "constant_of_shape",
-                                               "reshape_to",
-                                               "non_zero",
-                                               "list_stack",
-                                               "tensor_array_stack",
-                                               "tensor_array_concat"};
   const bool cuts = along_axes.contains(op.type);
-  if (!cuts && !anyhow.contains(op.type)) return false;
+  if (!cuts && !of_values.contains(op.type)) return false;
   const VarType& made = type(op.outputs[0]);
   if (!made.shape) return true;
   const auto is_open = [&](std::int64_t axis) {
@@ -216,22 +224,6 @@ bool Exporter::made_of_changes(const Iteration& iteration, VarId next) const {
 
 /// Whether what is carried are tensors with the same extents in every iteration, which ONNX's Scan wants.
 bool Exporter::keeps_extents(const Op& op, const Iteration& iteration) const {
-  static const std::set<std::string> changing = {"concat",
-                                                 "pad",
-                                                 "pad_by",
-                                                 "slice",
-                                                 "slice_by",
-                                                 "tile",
-                                                 "expand",
-                                                 "range",
-                                                 "constant_of_shape",
-                                                 "reshape_to",
-                                                 "gather",
-                                                 "matmul",
-                                                 "gemm",
-                                                 "split",
-                                                 "tensor_array_stack",
-                                                 "tensor_array_concat"};
   bool open = false;
   for (const std::size_t i : iteration.carried) {
     const VarType& of = type(iteration.body->params[i]);
@@ -243,7 +235,7 @@ bool Exporter::keeps_extents(const Op& op, const Iteration& iteration) const {
     if (widens(type(op, i), of) || made_of_changes(iteration, iteration.body->results[i])) return false;
   }
   bool changes = false;
-  for_each_op(program_, *iteration.body, [&](const Op& each) { changes = changes || changing.contains(each.type); });
+  for_each_op(program_, *iteration.body, [&](const Op& each) { changes = changes || may_change_extents(each.type); });
   return !open || !changes;
 }
 
