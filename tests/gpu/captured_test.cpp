@@ -22,6 +22,8 @@
 namespace millrace::testing {
 namespace {
 
+using build::while_loop;
+
 RunOptions on_backend(Backend backend, bool required = true) {
   RunOptions options;
   options.backend = backend;
