@@ -40,14 +40,18 @@ class Segmenter {
   void load(std::string_view bytes);
 
  private:
-  std::optional<Segment> close(double end, double audio_end);
+  double seconds_at(std::uint64_t step) const noexcept { return static_cast<double>(step) * step_seconds_; }
+  /// `steps`: from the start to the end; `end` and `audio_end` in seconds.
+  std::optional<Segment> close(double steps, double end, double audio_end);
 
   LabelConfig config_;
   double step_seconds_;
+  double least_on_ = 0;  ///< in steps, as `least_off_`
+  double least_off_ = 0;
   std::uint64_t steps_ = 0;
   bool open_ = false;
-  double start_ = 0;
-  std::optional<double> mark_;
+  std::uint64_t start_ = 0;  ///< a step, as `mark_`
+  std::optional<std::uint64_t> mark_;
   double last_end_ = 0;
 };
 

@@ -51,9 +51,15 @@ ServedModel::ServedModel(const Program& program, StreamConfig config, std::vecto
   };
   if (config_.audio && !has(inputs_, config_.audio->input))
     throw ArgumentError(fmt::format("audio input '{}': the program has no live input of that name", config_.audio->input));
-  for (const LabelConfig& label : config_.labels)
+  for (const LabelConfig& label : config_.labels) {
     if (!has(outputs_, label.output))
       throw ArgumentError(fmt::format("label '{}': the program has no live output '{}'", label.name, label.output));
+    const auto of_label = [&](const PortSpec& port) { return port.name == label.output; };
+    const auto elements = static_cast<std::size_t>(std::find_if(outputs_.begin(), outputs_.end(), of_label)->shape.elements());
+    if (label.index >= elements)
+      throw ArgumentError(fmt::format("label '{}': expected an index below {}, the elements of a row of '{}', found {}", label.name,
+                                      elements, label.output, label.index));
+  }
 }
 
 std::size_t ServedModel::saved_audio_bytes() const noexcept { return config_.audio ? Resampler::most_saved_bytes : 0; }

@@ -96,6 +96,36 @@ TEST_CASE("segments are in order, apart, and within the audio, whatever the valu
   }
 }
 
+TEST_CASE("a segment of just min_on, and a gap of just min_off, count as such wherever they are, also behind a saved state") {
+  constexpr double step = 0.01;  // sums and products of it are rounded
+  LabelConfig config = label();
+  config.min_on = 0.25;
+  config.min_off = 0.1;
+  Segmenter segmenter(config, step);
+  int found = 0, at = 0;
+  for (int burst = 0; burst < 200; ++burst) {
+    for (int on = 0; on < 25; ++on, ++at) CHECK(!segmenter.step(1));
+    std::string state;
+    segmenter.save(state);
+    Segmenter other(config, step);
+    other.load(state);
+    segmenter = other;
+    std::optional<Segment> segment;
+    for (int off = 0; off < 11; ++off, ++at) {
+      CHECK(!segment);
+      segment = segmenter.step(0);
+    }
+    REQUIRE(segment);
+    CHECK(segment->start == doctest::Approx((at - 36) * step));
+    CHECK(segment->end == doctest::Approx((at - 11) * step));
+    ++found;
+    for (int off = 0; off < burst % 7; ++off, ++at) CHECK(!segmenter.step(0));
+  }
+  CHECK(found == 200);
+  for (int on = 0; on < 25; ++on, ++at) segmenter.step(1);
+  CHECK(segmenter.end(at * step));
+}
+
 TEST_CASE("a value that is no number changes nothing") { CHECK(segments(label(), {1, std::nan(""), 1, 0}) == Spans{{0, 3}}); }
 
 TEST_CASE("thresholds and times that contradict each other are refused") {

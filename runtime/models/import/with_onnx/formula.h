@@ -7,6 +7,9 @@
 
 namespace millrace::importing {
 
+/// The dtype in which statistics of elements of `dtype` are computed: f32 for narrow floats, as ONNX's default `stash_type` says.
+inline DType computed_in(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? DType::f32 : dtype; }
+
 /// Arithmetic as ops, for rules that write a formula out. Numbers have the dtype that the formula is in, and are doubles where they are
 /// written: a whole number is a var (`VarId`).
 class Formula {

@@ -106,10 +106,10 @@ void skip_layer_norm(Importer& to, const Node& node, const char*) {
   const double epsilon = node.real("epsilon", 1e-5f);
   to.give(node, "layer_norm", {x, to.in(node, 2), to.in_or_none(node, 3)}, {{"axis", std::int64_t{-1}}, {"epsilon", epsilon}});
   if (!node.wants(1) && !node.wants(2)) return;
-  const Formula f(to, to.type(x).dtype);
-  const VarId mean = mean_of(f, x);
+  const Formula f(to, computed_in(to.type(x).dtype));
+  const VarId wide = f.taken(x), mean = mean_of(f, wide);
   to.bind(node, 1, mean);
-  const VarId apart = f.minus(x, mean);
+  const VarId apart = f.minus(wide, mean);
   to.bind(node, 2, inverse_of(f, mean_of(f, f.times(apart, apart)), epsilon));
 }
 
@@ -118,10 +118,12 @@ void skip_rms_norm(Importer& to, const Node& node, const char*) {
   const VarId x = skip_sum(to, node, 3);
   if (node.wants(1))
     throw UnsupportedError("expected no use of the mean, which is not computed, found " + internal::printable(node.output(1)));
-  const Formula f(to, to.type(x).dtype);
-  const VarId inverse = inverse_of(f, mean_of(f, f.times(x, x)), node.real("epsilon", 1e-5f));
+  const DType dtype = to.type(x).dtype;
+  const Formula f(to, computed_in(dtype));
+  const VarId wide = f.taken(x);
+  const VarId inverse = inverse_of(f, mean_of(f, f.times(wide, wide)), node.real("epsilon", 1e-5f));
   to.bind(node, 2, inverse);
-  to.give(node, "mul", {f.times(x, inverse), to.in(node, 2)});
+  to.give(node, "identity", {f.cast(f.times(f.times(wide, inverse), f.taken(to.in(node, 2))), dtype)});
 }
 
 constexpr Rule rules[] = {

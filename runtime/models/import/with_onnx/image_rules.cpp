@@ -43,11 +43,12 @@ VarId places(const Formula& f, const Form& form, const Axis& axis, VarId out_num
   const VarId half = f.minus(f.over(f.plus(y, 0.5), axis.scale), 0.5);
   if (form.coordinates == "asymmetric") return f.over(y, axis.scale);
   if (form.coordinates == "align_corners") return f.where(alone, f.times(y, 0.0), spread(last));
-  if (form.coordinates == "pytorch_half_pixel") return f.where(alone, f.plus(f.times(y, 0.0), -0.5), half);
+  if (form.coordinates == "pytorch_half_pixel") return f.where(f.op("equal", f.taken(axis.out), 1.0), f.times(y, 0.0), half);
   if (form.coordinates == "tf_half_pixel_for_nn") return f.over(f.plus(y, 0.5), axis.scale);  // of opsets 11 and 12
   if (form.coordinates == "half_pixel_symmetric") {
-    const VarId adjustment = f.over(f.taken(axis.out), real_out);
-    return f.plus(f.times(f.times(axis.in, 0.5), f.minus(f.number(1), adjustment)), half);
+    // in / 2 · (1 − out / real_out) more than half_pixel, by one quotient: ties stay where they are.
+    const VarId apart = f.times(f.minus(real_out, f.taken(axis.out)), 0.5);
+    return f.minus(f.over(f.plus(f.plus(y, 0.5), apart), axis.scale), 0.5);
   }
   if (form.coordinates != "tf_crop_and_resize") return half;
   const VarId size = f.times(f.minus(axis.end, axis.begin), last);

@@ -51,7 +51,7 @@ constexpr IdleAttribute idle_attributes[] = {
     {"Dropout", "seed"},
     {"Dropout", "is_test", 7},
     {"BatchNormalization", "momentum"},
-    {"GroupNormalization", "stash_type"},  // means are in the dtype of X, or wider
+    {"GroupNormalization", "stash_type"},  // means are computed in f32, or in the dtype of X if that is wider
     {"RMSNormalization", "stash_type"},
     {"SimplifiedLayerNormalization", "stash_type"},
     {"MaxPool", "storage_order"},  // of the places, where somebody reads them

@@ -261,14 +261,15 @@ void space_to_depth(Importer& to, const Node& node, const char*) {
 
 /// x / (bias + α / size · Σ over `size` channels around of x²)^β
 void local_response(Importer& to, const Node& node, const char*) {
-  const VarId x = to.in(node, 0);
-  const Formula f(to, to.type(x).dtype);
+  const DType dtype = to.type(to.in(node, 0)).dtype;
+  const Formula f(to, computed_in(dtype));
+  const VarId x = f.taken(to.in(node, 0));
   const std::int64_t size = node.integer("size", 1);
   if (size < 1 || size > 1 << 12) throw ProgramError("attribute size: expected 1 to 4096, found " + std::to_string(size));
   const Window around{.kernel = size, .before = (size - 1) / 2, .after = size / 2};
   const VarId sums = f.reduced("sum", unfold(to, f.times(x, x), 1, around, 0, 0), {2}, false);
   const VarId base = f.plus(f.times(sums, node.real("alpha", 1e-4f) / static_cast<double>(size)), node.real("bias", 1));
-  to.give(node, "div", {x, f.op("pow", base, node.real("beta", 0.75))});
+  to.give(node, "identity", {f.cast(f.over(x, f.op("pow", base, node.real("beta", 0.75))), dtype)});
 }
 
 constexpr Rule rules[] = {

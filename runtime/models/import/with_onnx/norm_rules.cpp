@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include <millrace/runtime/files/internal/printable.h>
+#include <millrace/runtime/models/import/with_onnx/formula.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 
@@ -9,6 +10,12 @@ namespace millrace::importing {
 namespace {
 
 void train_batch_norm(Importer& to, const Node& node);
+
+/// Gives what `op` makes of values in the dtype of `f`, in `dtype`.
+void give_as(Importer& to, const Node& node, const Formula& f, const char* op, VarId a, VarId b, DType dtype) {
+  if (f.dtype() == dtype) return to.give(node, op, {a, b});
+  to.give(node, "cast", {f.op(op, a, b)}, {{"to", dtype}});
+}
 
 /// (x − mean) · (scale / √(variance + ε)) + bias, with one number per channel (axis 1).
 void batch_norm(Importer& to, const Node& node, const char*) {
@@ -18,28 +25,24 @@ void batch_norm(Importer& to, const Node& node, const char*) {
   for (std::size_t output = 1; output < node.outputs(); ++output)
     if (node.wants(output))
       throw UnsupportedError("expected the normalised output alone, found a use of " + internal::printable(node.output(output)));
-  const VarId x = to.in(node, 0);
+  const DType dtype = to.type(to.in(node, 0)).dtype;
+  const Formula f(to, computed_in(dtype));
+  const auto in = [&](std::size_t input) { return f.taken(to.in(node, input)); };
+  const VarId x = in(0);
   Ints shape(static_cast<std::size_t>(std::max(to.rank(x) - 1, 1)), 1);
   shape[0] = -1;
-  const auto per_channel = [&](VarId var) { return to.emit1("reshape", {var}, {{"shape", shape}}); };
-  const VarId epsilon = to.literal(scalar_of(to.type(to.in(node, 4)).dtype, node.real("epsilon", 1e-5f)));
-  const VarId deviation = to.emit1("sqrt", {to.emit1("add", {to.in(node, 4), epsilon})});
-  const VarId factor = per_channel(to.emit1("div", {to.in(node, 1), deviation}));
-  const VarId centred = to.emit1("sub", {x, per_channel(to.in(node, 3))});
-  to.give(node, "add", {to.emit1("mul", {centred, factor}), per_channel(to.in(node, 2))});
+  const auto per_channel = [&](VarId var) { return f.reshaped(var, shape); };
+  const VarId deviation = f.op("sqrt", f.plus(in(4), node.real("epsilon", 1e-5f)));
+  const VarId factor = per_channel(f.over(in(1), deviation));
+  const VarId centred = f.minus(x, per_channel(in(3)));
+  give_as(to, node, f, "add", f.times(centred, factor), per_channel(in(2)), dtype);
 }
 
-VarId reduced(Importer& to, const char* kind, VarId x, const Ints& axes) {
-  return to.emit1("reduce", {x}, {{"kind", std::string(kind)}, {"axes", axes}, {"keepdims", true}});
-}
-
-VarId literal_like(Importer& to, VarId x, double value) { return to.literal(scalar_of(to.type(x).dtype, value)); }
-
-/// (x − mean) / √(variance + ε) over `axes`.
-VarId normalized(Importer& to, VarId x, const Ints& axes, double epsilon) {
-  const VarId centred = to.emit1("sub", {x, reduced(to, "mean", x, axes)});
-  const VarId variance = reduced(to, "mean", to.emit1("mul", {centred, centred}), axes);
-  return to.emit1("div", {centred, to.emit1("sqrt", {to.emit1("add", {variance, literal_like(to, x, epsilon)})})});
+/// (x − mean) / √(variance + ε) over `axes`, of x in the dtype of `f`.
+VarId normalized(const Formula& f, VarId x, const Ints& axes, double epsilon) {
+  const VarId centred = f.minus(x, f.reduced("mean", x, axes, true));
+  const VarId variance = f.reduced("mean", f.times(centred, centred), axes, true);
+  return f.over(centred, f.op("sqrt", f.plus(variance, epsilon)));
 }
 
 /// Axes [begin, rank).
@@ -49,30 +52,32 @@ Ints axes_behind(int begin, int rank) {
   return axes;
 }
 
-/// [C] for axis 1 of `rank` axes.
-VarId per_channel(Importer& to, VarId x, int rank) {
+/// [C], in the dtype of `f`, for axis 1 of `rank` axes.
+VarId per_channel(const Formula& f, VarId x, int rank) {
   Ints shape(static_cast<std::size_t>(std::max(rank - 1, 1)), 1);
   shape[0] = -1;
-  return to.emit1("reshape", {x}, {{"shape", shape}});
+  return f.reshaped(f.taken(x), shape);
 }
 
 /// By the mean and variance of the batch, which the running ones move towards.
 void train_batch_norm(Importer& to, const Node& node) {
-  const VarId x = to.in(node, 0);
+  const DType dtype = to.type(to.in(node, 0)).dtype;
+  const Formula f(to, computed_in(dtype));
+  const VarId x = f.taken(to.in(node, 0));
   const int rank = to.rank(x);
   Ints axes = axes_behind(2, std::max(rank, 2));
   axes.insert(axes.begin(), 0);
-  const VarId mean = reduced(to, "mean", x, axes);
-  const VarId centred = to.emit1("sub", {x, mean});
-  const VarId variance = reduced(to, "mean", to.emit1("mul", {centred, centred}), axes);
-  const VarId root = to.emit1("sqrt", {to.emit1("add", {variance, literal_like(to, x, node.real("epsilon", 1e-5f))})});
-  const VarId scaled = to.emit1("mul", {to.emit1("div", {centred, root}), per_channel(to, to.in(node, 1), rank)});
-  to.give(node, "add", {scaled, per_channel(to, to.in(node, 2), rank)});
+  const VarId mean = f.reduced("mean", x, axes, true);
+  const VarId centred = f.minus(x, mean);
+  const VarId variance = f.reduced("mean", f.times(centred, centred), axes, true);
+  const VarId root = f.op("sqrt", f.plus(variance, node.real("epsilon", 1e-5f)));
+  const VarId scaled = f.times(f.over(centred, root), per_channel(f, to.in(node, 1), rank));
+  give_as(to, node, f, "add", scaled, per_channel(f, to.in(node, 2), rank), dtype);
   const double kept = node.real("momentum", 0.9f);
   const auto moved = [&](std::size_t running, VarId found) {
-    const VarId old = to.emit1("mul", {to.in(node, running), literal_like(to, x, kept)});
-    const VarId now = to.emit1("mul", {to.emit1("reshape", {found}, {{"shape", Ints{-1}}}), literal_like(to, x, 1 - kept)});
-    return to.emit1("add", {old, now});
+    const VarId given = to.in(node, running);
+    const VarId old = f.times(f.taken(given), kept);
+    return f.cast(f.plus(old, f.times(f.reshaped(found, {-1}), 1 - kept)), to.type(given).dtype);
   };
   if (node.wants(1)) to.bind(node, 1, moved(3, mean));
   if (node.wants(2)) to.bind(node, 2, moved(4, variance));
@@ -82,9 +87,10 @@ void instance_norm(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   const int rank = to.rank(x);
   if (rank < 3) throw ProgramError("expected [N, C, D1, …], found " + to.type(x).to_string());
-  const VarId made = normalized(to, x, axes_behind(2, rank), node.real("epsilon", 1e-5f));
-  const VarId scaled = to.emit1("mul", {made, per_channel(to, to.in(node, 1), rank)});
-  to.give(node, "add", {scaled, per_channel(to, to.in(node, 2), rank)});
+  const Formula f(to, computed_in(to.type(x).dtype));
+  const VarId made = normalized(f, f.taken(x), axes_behind(2, rank), node.real("epsilon", 1e-5f));
+  const VarId scaled = f.times(made, per_channel(f, to.in(node, 1), rank));
+  give_as(to, node, f, "add", scaled, per_channel(f, to.in(node, 2), rank), to.type(x).dtype);
 }
 
 /// Groups of channels; scale and bias are of groups up to opset 20, of channels from 21 on.
@@ -98,47 +104,52 @@ void group_norm(Importer& to, const Node& node, const char*) {
     throw ProgramError("attribute num_groups: expected a divisor of " + std::to_string(channels) + ", found " + std::to_string(groups));
   std::vector<Extent> apart{extent_at(to, x, 0), {groups, no_var}, {channels / groups, no_var}};
   for (int axis = 2; axis < rank; ++axis) apart.push_back(extent_at(to, x, axis));
-  const VarId grouped = reshaped(to, x, apart);
-  VarId made = normalized(to, grouped, axes_behind(2, rank + 1), node.real("epsilon", 1e-5f));
+  const DType dtype = to.type(x).dtype;
+  const Formula f(to, computed_in(dtype));
+  const VarId grouped = f.taken(reshaped(to, x, apart));
+  VarId made = normalized(f, grouped, axes_behind(2, rank + 1), node.real("epsilon", 1e-5f));
   const auto joined = [&](VarId y) { return to.emit1("reshape_to", {y, to.emit1("shape", {x})}, {{"allowzero", true}}); };
   if (to.opset() < 21) {
-    made = to.emit1("mul", {made, per_channel(to, to.in(node, 1), rank + 1)});
-    made = to.emit1("add", {made, per_channel(to, to.in(node, 2), rank + 1)});
-    return to.give(node, "identity", {joined(made)});
+    made = f.times(made, per_channel(f, to.in(node, 1), rank + 1));
+    made = f.plus(made, per_channel(f, to.in(node, 2), rank + 1));
+    return to.give(node, "identity", {f.cast(joined(made), dtype)});
   }
-  const VarId scaled = to.emit1("mul", {joined(made), per_channel(to, to.in(node, 1), rank)});
-  to.give(node, "add", {scaled, per_channel(to, to.in(node, 2), rank)});
+  const VarId scaled = f.times(joined(made), per_channel(f, to.in(node, 1), rank));
+  give_as(to, node, f, "add", scaled, per_channel(f, to.in(node, 2), rank), dtype);
 }
 
 /// Over `axes`, without scale: (x − mean) / (deviation + 1e-9).
 void mean_variance(Importer& to, const Node& node, const char*) {
-  const VarId x = to.in(node, 0);
+  const DType dtype = to.type(to.in(node, 0)).dtype;
+  const Formula f(to, computed_in(dtype));
+  const VarId x = f.taken(to.in(node, 0));
   const Ints axes = node.integers("axes").value_or(Ints{0, 2, 3});
-  const VarId mean = reduced(to, "mean", x, axes);
-  const VarId squares = reduced(to, "mean", to.emit1("mul", {x, x}), axes);
-  const VarId deviation = to.emit1("sqrt", {to.emit1("sub", {squares, to.emit1("mul", {mean, mean})})});
-  to.give(node, "div", {to.emit1("sub", {x, mean}), to.emit1("add", {deviation, literal_like(to, x, 1e-9)})});
+  // ONNX's body takes the mean of squares less the square of the mean, which cancels.
+  const VarId centred = f.minus(x, f.reduced("mean", x, axes, true));
+  const VarId deviation = f.op("sqrt", f.reduced("mean", f.times(centred, centred), axes, true));
+  give_as(to, node, f, "div", centred, f.plus(deviation, 1e-9), dtype);
 }
 
 void lp_norm(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   const std::int64_t p = node.integer("p", 2);
   if (p != 1 && p != 2) throw ProgramError("attribute p: expected 1 or 2, found " + std::to_string(p));
-  const VarId norm = reduced(to, p == 1 ? "l1" : "l2", x, {node.integer("axis", -1)});
+  const Formula f(to, to.type(x).dtype);
+  const VarId norm = f.reduced(p == 1 ? "l1" : "l2", x, {node.integer("axis", -1)}, true);
   // A vector of zeros stays one.
-  const VarId zero = to.emit1("equal", {norm, literal_like(to, x, 0)});
-  to.give(node, "div", {x, to.emit1("where", {zero, literal_like(to, x, 1), norm})});
+  to.give(node, "div", {x, f.where(f.op("equal", norm, 0.0), f.number(1), norm)});
 }
 
 /// x / √(mean of squares + ε) · scale, over `axis` and those behind it. ONNX Runtime's SimplifiedLayerNormalization gives the factor, too.
 void rms_norm(Importer& to, const Node& node, const char*) {
-  const VarId x = to.in(node, 0);
+  const VarId scale = to.in(node, 1);
+  const Formula f(to, computed_in(to.type(to.in(node, 0)).dtype));
+  const VarId x = f.taken(to.in(node, 0));
   const int rank = to.rank(x);
   const Ints axes = axes_behind(axis_of("attribute axis", node.integer("axis", -1), rank), rank);
-  const VarId squares = reduced(to, "mean", to.emit1("mul", {x, x}), axes);
-  const VarId root = to.emit1("sqrt", {to.emit1("add", {squares, literal_like(to, x, node.real("epsilon", 1e-5f))})});
-  to.give(node, "mul", {to.emit1("div", {x, root}), to.in(node, 1)});
-  if (node.wants(1)) to.bind(node, 1, to.emit1("reciprocal", {root}));
+  const VarId root = f.op("sqrt", f.plus(f.reduced("mean", f.times(x, x), axes, true), node.real("epsilon", 1e-5f)));
+  give_as(to, node, f, "mul", f.over(x, root), f.taken(scale), to.type(scale).dtype);
+  if (node.wants(1)) to.bind(node, 1, f.op("reciprocal", root));
 }
 
 constexpr Rule rules[] = {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/models/import/with_onnx/axes.h>
+#include <millrace/runtime/models/import/with_onnx/formula.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 
@@ -92,18 +93,23 @@ void layer_norm(Importer& to, const Node& node, const char* op) {
   const std::int64_t axis = node.integer("axis", -1);
   const double epsilon = node.real("epsilon", 1e-5f);
   node.expect_integer("stash_type", onnx::TensorProto::FLOAT);
-  to.give(node, op, {x, to.in(node, 1), to.in_or_none(node, 2)}, {{"axis", axis}, {"epsilon", epsilon}});
-  if (!node.wants(1) && !node.wants(2)) return;
   const Ints axes = axes_from(to, x, axis);
-  const auto mean_of = [&](VarId of) {
-    return to.emit1("reduce", {of}, {{"kind", std::string("mean")}, {"axes", axes}, {"keepdims", true}});
-  };
-  const VarId mean = mean_of(x);
+  const VarId scale = to.in(node, 1), bias = to.in_or_none(node, 2);
+  const int normalised = static_cast<int>(axes.size());
+  if (to.rank(scale) > normalised || (bias != no_var && to.rank(bias) > normalised)) {  // they broadcast to all of X
+    const Formula f(to, to.type(x).dtype);
+    const VarId made = f.times(to.emit1(op, {x, f.number(1)}, {{"axis", axis}, {"epsilon", epsilon}}), scale);
+    to.give(node, "identity", {bias == no_var ? made : f.plus(made, bias)});
+  } else {
+    to.give(node, op, {x, scale, bias}, {{"axis", axis}, {"epsilon", epsilon}});
+  }
+  if (!node.wants(1) && !node.wants(2)) return;
+  const Formula f(to, computed_in(to.type(x).dtype));
+  const VarId wide = f.taken(x), mean = f.reduced("mean", wide, axes, true);
   to.bind(node, 1, mean);
-  const VarId apart = to.emit1("sub", {x, mean});
-  const VarId variance = mean_of(to.emit1("mul", {apart, apart}));
-  const VarId deviation = to.emit1("sqrt", {to.emit1("add", {variance, to.literal(scalar_of(to.type(x).dtype, epsilon))})});
-  to.bind(node, 2, to.emit1("reciprocal", {deviation}));
+  const VarId apart = f.minus(wide, mean);
+  const VarId deviation = f.op("sqrt", f.plus(f.reduced("mean", f.times(apart, apart), axes, true), epsilon));
+  to.bind(node, 2, f.op("reciprocal", deviation));
 }
 
 void cumsum(Importer& to, const Node& node, const char* op) {

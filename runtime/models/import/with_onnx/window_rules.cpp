@@ -3,6 +3,7 @@
 #include <limits>
 
 #include <millrace/runtime/files/internal/printable.h>
+#include <millrace/runtime/models/import/with_onnx/formula.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 
@@ -199,12 +200,10 @@ void lp_pool(Importer& to, const Node& node, const char*) {
   const std::vector<Window> windows = pool_windows(to, node, x);
   const std::int64_t p = node.integer("p", 2);
   if (p < 1) throw ProgramError("attribute p: expected 1 or more, found " + std::to_string(p));
-  const auto power = [&](VarId base, double exponent) {
-    return to.emit1("pow", {base, to.literal(scalar_of(to.type(x).dtype, exponent))});
-  };
-  VarId sums = power(to.emit1("abs", {x}), static_cast<double>(p));
+  const Formula f(to, computed_in(to.type(x).dtype));
+  VarId sums = f.op("pow", f.op("abs", f.taken(x)), static_cast<double>(p));
   for (std::size_t i = 0; i < windows.size(); ++i) sums = over_windows(to, "sum", sums, static_cast<int>(i) + 2, windows[i], 0, 0);
-  to.give(node, "identity", {power(sums, 1.0 / static_cast<double>(p))});
+  to.give(node, "identity", {f.cast(f.op("pow", sums, 1.0 / static_cast<double>(p)), to.type(x).dtype)});
 }
 
 void global_pool(Importer& to, const Node& node, const char* kind) {
@@ -249,12 +248,15 @@ VarId convolved(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, 
 VarId averaged(Importer& to, const Node& node, VarId x) {
   const std::vector<Window> windows = pool_windows(to, node, x);
   const double pad = node.flag("count_include_pad", false) ? 1 : 0;
+  const DType dtype = to.type(x).dtype;
+  const Formula f(to, computed_in(dtype));
+  x = f.taken(x);
   for (std::size_t i = 0; i < windows.size(); ++i) {
     const int axis = static_cast<int>(i) + 2;
     const VarId count = counted(to, x, axis, windows[i], pad);
-    x = to.emit1("div", {over_windows(to, "sum", x, axis, windows[i], 0, 0), count});
+    x = f.over(over_windows(to, "sum", x, axis, windows[i], 0, 0), count);
   }
-  return x;
+  return f.cast(x, dtype);
 }
 
 VarId channels_first(Importer& to, VarId x) {
