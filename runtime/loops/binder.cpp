@@ -146,6 +146,10 @@ void LoopBinder::set_rows(const std::vector<std::vector<std::int64_t>>& counts) 
   ordered_ = operands_.read[leader];
   if (order_ && ordered_.first < 0) refuse("'{}' is read before the first step of its order", port(leader));
   for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (form_.inputs[i].shrinks && order_ && operands_.iterations > 0)
+      for (const std::int64_t iteration : {std::int64_t{0}, operands_.iterations - 1})
+        if (slot_of(i, iteration) > slot_of(leader, iteration))
+          refuse("slots of '{}' are shrunk to earlier ones, of '{}'", port(i), port(leader));
     if (counts[i] == rows_) continue;
     const bool more = std::equal(rows_.begin(), rows_.end(), counts[i].begin(), std::less_equal<>());
     if (!form_.inputs[i].shrinks || !more || !order_ || !order_->sorted() || operands_.read[i].stride != ordered_.stride ||

@@ -13,6 +13,7 @@
 
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/spell_cells.h>
+#include <millrace/runtime/lowering/internal/array_order.h>
 #include <millrace/runtime/lowering/internal/loop_place.h>
 #include <millrace/runtime/program/op_registry.h>
 
@@ -154,14 +155,8 @@ class Keeper {
     return std::nullopt;
   }
 
-  /// The order that an array was made with.
   VarId order_of(VarId array) const {
-    for (const Op& op : program_.block(program_.var(array).block).ops) {
-      if (std::find(op.outputs.begin(), op.outputs.end(), array) == op.outputs.end()) continue;
-      if (op.type == "unpack") return op.outputs[1];
-      if (op.type == "reorder_steps") return op.inputs[2];
-      if (op.type == "tensor_array" && op.inputs.size() > 1 && op.inputs[1] != no_var) return op.inputs[1];
-    }
+    if (const auto order = lowering::order_of(program_, array)) return *order;
     throw UnsupportedError("keep_values: nobody knows the order of '" + name(array) + "', which the loop reads");
   }
 

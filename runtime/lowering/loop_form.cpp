@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/lowering/internal/array_order.h>
 #include <millrace/runtime/lowering/internal/loop_numbers.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/program/vectorize.h>
@@ -451,6 +452,10 @@ class LoopReader {
     // Nobody leaves out rows of what is looked at as it stands.
     for (std::size_t i = 0; i < state_vars_.size(); ++i) form_.states[i].shrinks &= !whole_.contains(state_vars_[i]);
     for (std::size_t i = 0; i < input_vars_.size(); ++i) form_.inputs[i].shrinks &= !whole_.contains(input_vars_[i]);
+    for (std::size_t i = 0; i < body_.params.size(); ++i)
+      if (!form_.carried[i].counter && body_.results[i] == body_.params[i] && form_.states[form_.carried[i].state].shrinks)
+        refuse("it hands on '" + name(body_.params[i]) +
+               "' as it is, which keeps all rows for its reader, and reads it without those that left");
     drop_unread();
     for (std::size_t i = 0; i < form_.outputs.size(); ++i)
       form_.step.add_output(fmt::format("{}_{}", name(form_.outputs[i].array), i), output_vars_[i]);
@@ -468,13 +473,21 @@ class LoopReader {
       output_vars_.erase(output_vars_.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
-  /// Whether every iteration is known to write a slot that the array has and that no op besides the loop writes.
+  /// Whether every iteration is known to write rows that fit the slot, which the array has and no op besides the loop writes.
   bool writes_free_slots(const LoopForm::Output& output) const {
     using lowering::number_index;
     using lowering::sum;
     const auto size = numbers_.size_of(output.array);
     const LoopForm::Index& first = output.index;
     const LoopForm::Index& left = form_.stop.left;
+    // An order says how many rows a slot takes: those of an input's slot at the same place.
+    if (const auto order = lowering::order_of(program_, output.array)) {
+      const auto has_its_rows = [&](const LoopForm::StepInput& input) {
+        const auto apart = input.index.ahead_of(first);
+        return !input.shrinks && apart && *apart == 0 && lowering::order_of(program_, input.array) == order;
+      };
+      if (std::none_of(form_.inputs.begin(), form_.inputs.end(), has_its_rows)) return false;
+    }
     if (!size || (left.stride != 1 && left.stride != -1) || !may_count_by(first.stride)) return false;
     // The iterations are as many as `left` is from 0, so that the last slot is first + stride · (iterations − 1).
     const auto end = sum(first, left, left.stride > 0 ? -first.stride : first.stride);

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -34,6 +35,10 @@ Program with_loss(const Program& model, const LiveTrainerOptions& options) {
   Program made = model;
   const build::Guard guard(made);
   const Var losses = Var::of(port_of(made.outputs(), options.losses, "an output"));
+  const std::optional<DDim>& shape = losses.type().shape;
+  if (shape && !(shape->rank() == 1 || (shape->rank() == 2 && ((*shape)[1] == 1 || (*shape)[1] == DDim::unknown))))
+    throw ShapeError(
+        fmt::format("live trainer: expected losses of [rows] or [rows, 1], found '{}': {}", options.losses, losses.type().to_string()));
   constexpr std::int64_t end = std::numeric_limits<std::int64_t>::max();
   const Var plain = losses.type().lod_depth > 0 ? build::drop_lod(losses) : losses;
   build::output(options.trainer.loss, build::mean_loss(build::slice(plain, 0, -options.k1, end)));
@@ -50,7 +55,21 @@ Tensors first_states(const Program& model, const LiveTrainerOptions& options) {
   Tensors made;
   for (const auto& [input, output] : options.states) {
     const VarType& type = model.var(port_of(model.inputs(), input, "an input")).type;
-    static_cast<void>(port_of(model.outputs(), output, "an output"));
+    const VarType& next = model.var(port_of(model.outputs(), output, "an output")).type;
+    const auto differs = [&] {
+      if (next.dtype != type.dtype || !next.is_tensor()) return true;
+      if (!next.shape || !type.shape) return false;
+      if (next.rank() != type.rank()) return true;
+      for (int axis = 1; axis < next.rank(); ++axis)
+        if ((*next.shape)[axis] != (*type.shape)[axis] && (*next.shape)[axis] != DDim::unknown && (*type.shape)[axis] != DDim::unknown)
+          return true;
+      return false;
+    };
+    if (type.lod_depth > 0)
+      throw ArgumentError(fmt::format("live trainer: expected a state of one row as '{}', found rows, {}", input, type.to_string()));
+    if (differs())
+      throw ShapeError(
+          fmt::format("live trainer: expected a state '{}' like '{}', {}, found {}", output, input, type.to_string(), next.to_string()));
     DDim dims = type.shape.value_or(DDim{});
     if (dims.rank() > 0 && dims[0] == DDim::unknown) dims[0] = 1;
     if (!type.is_tensor() || !type.shape || std::count(dims.begin(), dims.end(), DDim::unknown) > 0)

@@ -271,7 +271,7 @@ class TrainJob {
     TrainerOptions made;
     made.optimizer = config_.optimizer;
     made.schedule = config_.schedule;
-    if (made.schedule.decay_steps == 0) made.schedule.decay_steps = std::max<std::int64_t>(1, batches_of_all() - made.schedule.warmup);
+    if (made.schedule.decay_steps == 0) made.schedule.decay_steps = std::max<std::int64_t>(1, steps_of_all() - made.schedule.warmup);
     made.clipping = config_.clipping;
     made.threads = options_.threads;
     made.memory = options_.memory.value_or(config_.memory);
@@ -279,12 +279,16 @@ class TrainJob {
     return made;
   }
 
-  /// The batches of all epochs. Where rows bound a batch, their number depends on the order.
-  std::int64_t batches_of_all() const {
+  /// The steps of all epochs. A batch without terms of the loss makes none. Their number depends on the order where rows bound a batch, or where
+  /// sequences have no term.
+  std::int64_t steps_of_all() const {
     const bool wanted = config_.schedule.kind == Schedule::Kind::linear || config_.schedule.kind == Schedule::Kind::cosine;
-    if (config_.batch.rows == 0 || !wanted) return std::ssize(batches_) * epochs_;
+    bool each_has_terms = true;
+    for (std::int64_t sequence = 0; wanted && sequence < data_.train.sequences(); ++sequence) each_has_terms &= count_of({sequence}) > 0;
+    if (!wanted || (config_.batch.rows == 0 && each_has_terms)) return std::ssize(batches_) * epochs_;
     std::int64_t count = 0;
-    for (std::int64_t epoch = 0; epoch < epochs_; ++epoch) count += std::ssize(dealt(epoch));
+    for (std::int64_t epoch = 0; epoch < epochs_; ++epoch)
+      for (const std::vector<std::int64_t>& batch : dealt(epoch)) count += count_of(batch) > 0 ? 1 : 0;
     return count;
   }
 

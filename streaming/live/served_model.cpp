@@ -21,7 +21,13 @@ ServedModel::ServedModel(const Program& program, StreamConfig config, std::vecto
   options.defaults = std::move(defaults);
   if (config_.audio) options.rows.insert_or_assign(config_.audio->input, DDim{config_.audio->row_samples()});
   recurrence_ = std::make_shared<const Recurrence>(make_recurrence(program, options));
-  if (config_.learn) learning_ = std::make_shared<const Learning>(make_learning(program, *config_.learn, options));
+  if (config_.learn) {
+    learning_ = std::make_shared<const Learning>(make_learning(program, *config_.learn, options));
+    const auto& kept = config_.learn->states;
+    for (const Recurrence::Given& given : recurrence_->given)
+      if (std::none_of(kept.begin(), kept.end(), [&](const auto& state) { return state.first == given.name; }))
+        throw ArgumentError(fmt::format("[learn]: expected the output that follows '{}' in [learn.state], found none", given.name));
+  }
   for (const Recurrence::Input& input : recurrence_->inputs) {
     PortSpec port{input.name, input.dtype, input.row, {}, {}, {}};
     if (config_.audio && config_.audio->input == input.name) {

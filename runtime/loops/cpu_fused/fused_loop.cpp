@@ -68,9 +68,11 @@ void FusedLoop::prepare(LoopForm form) {
     invariant_ = std::move(phases.invariant.program);
     invariant_inputs_ = phases.invariant.inputs;
   }
-  ahead_ = part_of(phases.ahead);
-  step_ = part_of(phases.step);
-  behind_ = part_of(phases.behind);
+  // Parts hand rows to one another, so all compute in the dtype of the loop: one of them may see integers and truth alone.
+  const std::optional<DType> numbers = RowKernel::numbers_of(recurrence);
+  ahead_ = part_of(phases.ahead, numbers);
+  step_ = part_of(phases.step, numbers);
+  behind_ = part_of(phases.behind, numbers);
   check_handed_on(step_);
   check_handed_on(behind_);
   outputs_ = phases.outputs;
@@ -81,11 +83,11 @@ void FusedLoop::prepare(LoopForm form) {
   step_outputs_ = phases.step.program.outputs().size();
 }
 
-FusedLoop::Part FusedLoop::part_of(const passes::Phase& phase) {
+FusedLoop::Part FusedLoop::part_of(const passes::Phase& phase, std::optional<DType> numbers) {
   Part made;
   made.inputs = phase.inputs;
   if (phase.program.outputs().empty()) return made;
-  made.kernel.emplace(phase.program, RowKernel::Truth::integers, true);
+  made.kernel.emplace(phase.program, RowKernel::Truth::integers, true, numbers);
   one_row_ |= made.kernel->one_row();
   for (std::size_t i = 0; i < made.inputs.size(); ++i)
     if (made.kernel->inputs()[i].shared) made.shared.push_back(i);

@@ -37,7 +37,7 @@ class FusedLoop {
     bool multiplies = false;          ///< has a product or a cell
   };
   void prepare(LoopForm form);
-  Part part_of(const passes::Phase& phase);
+  Part part_of(const passes::Phase& phase, std::optional<DType> numbers);
   void check_handed_on(const Part& part) const;
   std::string describe() const;
 

@@ -27,7 +27,10 @@ class RowKernel {
   /// The largest magnitude of integers that are given.
   static constexpr std::int64_t most_given = std::int64_t{1} << 20;
   /// `one_row`: ops that look along the rows are taken too; what has them is right for runs of one row alone.
-  explicit RowKernel(const Program& program, Truth truth = Truth::refused, bool one_row = false);
+  /// `numbers`: the dtype of the plan, f32 or f64; by itself that of the numbers that go in or out, f32 where none does.
+  explicit RowKernel(const Program& program, Truth truth = Truth::refused, bool one_row = false, std::optional<DType> numbers = {});
+  /// That dtype of the inputs and outputs of `program`; nothing where all are integers or truth.
+  static std::optional<DType> numbers_of(const Program& program);
 
   /// One row of an input or output; of a shared input, all of it.
   struct Port {

@@ -722,6 +722,23 @@ TEST_CASE("a schedule without decay_steps ends with the job, also where rows bou
   }
 }
 
+TEST_CASE("a schedule without decay_steps ends with the job where batches without a term of the loss make no step") {
+  Job job;
+  write_npz(job.folder / "train.npz", {{"rows", Tensor::from(std::vector<float>(5, 0.5f), {5, 1})},
+                                       {"lengths", Tensor::from(std::vector<std::int64_t>{3, 0, 0, 2, 0}, {5})},
+                                       {"labels", Tensor::from(std::vector<std::int64_t>(5, 0), {5})}});
+  job.config =
+      "epochs = 10\n[data]\ntrain = \"train.npz\"\ntargets = \"row\"\n[[layer]]\nkind = \"gru\"\nunits = 2\n"
+      "[training]\nbatch_sequences = 1\nlearning_rate = 1e-3\nschedule = \"linear\"\n";
+  const Ended ended = millrace_command(job.command("a", {"--quiet"}));
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  const std::string lines = job.file("a/metrics.jsonl");
+  const std::size_t last = lines.rfind("\"learning_rate\": ");
+  REQUIRE(last != lines.npos);
+  CHECK(std::stod(lines.substr(last + 17)) == doctest::Approx(1e-3 / 20));  // two of five batches make a step
+}
+
 TEST_CASE("a job that cannot write its results has its last checkpoint") {
   Job job;
   job.command("a");

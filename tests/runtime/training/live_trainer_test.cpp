@@ -178,6 +178,17 @@ TEST_CASE("rows and options that do not fit are refused by name, and change noth
   options = options_of(2, 2);
   options.states = {{"h", "c_next"}};
   refused(options, "expected an output 'c_next'");
+  options = options_of(2, 2);
+  const auto unlike = [&](std::pair<std::string, std::string> state, const std::string& losses) {
+    options.states = {state};
+    options.losses = losses;
+    CHECK_THROWS_AS(LiveTrainer(predictor(), options), ShapeError);
+  };
+  const auto known = options_of(2, 2);
+  REQUIRE(!known.states.empty());
+  const std::pair<std::string, std::string> state = *known.states.begin();
+  unlike(state, state.second);  // as wide as the state
+  unlike({state.first, known.losses}, known.losses);
   LiveTrainer live(predictor(), options_of(2, 2));
   live.push(row_at(0));
   LiveTrainer::Row row = row_at(1);

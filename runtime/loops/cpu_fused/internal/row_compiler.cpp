@@ -84,11 +84,10 @@ bool moves(const std::string& type) {
 
 }  // namespace
 
-RowCompiler::RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth, bool one_row)
+RowCompiler::RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth, bool one_row, std::optional<DType> numbers)
     : program_(program), made_(made), truth_(truth), one_row_(one_row) {
-  for (const auto* ports : {&program.inputs(), &program.outputs()})
-    for (const Program::Port& port : *ports)
-      if (is_number(program.var(port.var).type.dtype)) desc_.dtype = program.var(port.var).type.dtype;
+  if (!numbers) numbers = RowKernel::numbers_of(program);
+  if (numbers) desc_.dtype = *numbers;
 }
 
 void RowCompiler::compile() {
@@ -649,7 +648,17 @@ PackedLstm RowKernel::packed_cell(const LateCell& late, std::span<const Tensor> 
   return pack(plan, w, *part(1), part(2), part(3), stream);
 }
 
-RowKernel::RowKernel(const Program& program, Truth truth, bool one_row) { RowCompiler(program, *this, truth, one_row).compile(); }
+RowKernel::RowKernel(const Program& program, Truth truth, bool one_row, std::optional<DType> numbers) {
+  RowCompiler(program, *this, truth, one_row, numbers).compile();
+}
+
+std::optional<DType> RowKernel::numbers_of(const Program& program) {
+  std::optional<DType> found;
+  for (const auto* ports : {&program.inputs(), &program.outputs()})
+    for (const Program::Port& port : *ports)
+      if (is_number(program.var(port.var).type.dtype)) found = program.var(port.var).type.dtype;
+  return found;
+}
 
 Tensor RowKernel::matrix_of(const Tensor& value, bool transposed) {
   Tensor matrix = value;

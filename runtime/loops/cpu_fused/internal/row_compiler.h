@@ -27,7 +27,7 @@ class RowCompiler {
     std::int64_t elements() const { return dims.elements(); }
   };
 
-  RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth, bool one_row);
+  RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth, bool one_row, std::optional<DType> numbers);
   void compile();
 
   // ---- For the rules of ops (row_rules.cpp) ----

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <millrace/runtime/builder/array_var.h>
+#include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/gru.h>
@@ -300,6 +301,116 @@ TEST_CASE("slots of integers are numbers of a fused loop; a run with an integer 
     };
     CHECK(compare(program, feeds({0, 1, 2, 3, -4, 5, 1 << 20})) == 1);
     CHECK(compare(program, feeds({0, 1, (1 << 20) + 1})) == 0);
+  }
+}
+
+TEST_CASE("an iteration over f64 whose part ahead of the iterations sees integers or truth alone has the bits of the interpreter") {
+  for (const bool truth : {false, true}) {
+    Program program;
+    {
+      const Guard guard(program);
+      const Var k = input("k", VarType(truth ? DType::boolean : DType::i64, {DDim::unknown, 1}, 1));
+      const Var y = input("y", VarType(DType::f64, {DDim::unknown, 1}, 1));
+      DynamicRNN rnn;
+      {
+        const auto block = rnn.block();
+        const Var now = rnn.step_input(k), row = rnn.step_input(y), h = rnn.memory(DType::f64, {1});
+        const Var next = where(truth ? call1("logical_not", {now}) : greater(now, constant(2)), h + row, h - row);
+        rnn.update_memory(h, next);
+        rnn.output(next);
+      }
+      output("h", rnn.outputs().at(0));
+    }
+    const LoD lod = LoD::from_lengths({{4, 2}});
+    const Tensor k = truth ? Tensor::from<bool>({false, true, true, false, true, false}, {6, 1})
+                           : Tensor::from(std::vector<std::int64_t>{0, 1, 3, 4, 5, 2}, {6, 1});
+    const Tensor y = Tensor::from(std::vector<double>{1, 10, 100, 1000, 3, 7}, {6, 1});
+    CHECK(compare(program, {{"k", LoDTensor(k, lod)}, {"y", LoDTensor(y, lod)}}) == 1);
+  }
+}
+
+TEST_CASE("a state that is handed on as it is, and read without rows that left, keeps them for its reader") {
+  Program program;
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 1}, 1));
+    Var kept = input("kept", VarType(DType::f32, {DDim::unknown, 1}));
+    const auto [steps, order] = unpack(x, 0, true);
+    const Var n = steps.size();
+    const build::TensorArray outputs(n, order, "outputs");
+    Var step = 0;
+    auto loop = while_loop({step, kept});
+    {
+      const auto frame = loop.frame();
+      loop.break_if(equal(step, n));
+      const Var now = steps.read(step);
+      outputs.write(step, now + shrink(kept, now));
+      step.update(step + 1);
+    }
+    output("y", pack(outputs, 0, order));
+    output("kept", kept);
+  }
+  const LoD lod = LoD::from_lengths({{3, 2, 1}});
+  const Tensor x = Tensor::from(std::vector<float>(6, 0.0f), {6, 1});
+  CHECK(compare(program, {{"x", LoDTensor(x, lod)}, {"kept", Tensor::from(std::vector<float>{1, 2, 3}, {3, 1})}}) == 0);
+}
+
+TEST_CASE("a write with other rows than its slot takes fails in every backend, though nothing reads the array") {
+  Program program;
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 1}, 1));
+    const auto [steps, order] = unpack(x, 0, true);
+    const Var n = steps.size();
+    const build::TensorArray unread(n, order, "unread");
+    Var step = 0;
+    Var h = input("h", VarType(DType::f32, {DDim::unknown, 1}));
+    auto loop = while_loop({step, h});
+    {
+      const auto frame = loop.frame();
+      loop.break_if(equal(step, n));
+      const Var now = steps.read(step);
+      h.update(shrink(h, now) + now);
+      unread.write(n - 1 - step, now);
+      step.update(step + 1);
+    }
+    output("h", h);
+  }
+  const LoD lod = LoD::from_lengths({{2, 1}});
+  const Feeds feeds{{"x", LoDTensor(Tensor::from(std::vector<float>(3, 1.0f), {3, 1}), lod)},
+                    {"h", Tensor::from(std::vector<float>(2, 0.0f), {2, 1})}};
+  for (const Backend backend : {Backend::interpreted, Backend::automatic}) {
+    RunOptions options;
+    options.backend = backend;
+    CHECK_THROWS_AS(on_cpu(program, feeds, options), ShapeError);
+  }
+}
+
+TEST_CASE("rows that are shrunk to those of an earlier step fail in every backend, also where all steps have as many") {
+  Program program;
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 1}, 1));
+    const auto [steps, order] = unpack(x, 0, true);
+    const Var n = steps.size();
+    const build::TensorArray outputs(n, order, "outputs");
+    Var step = 0;
+    auto loop = while_loop({step});
+    {
+      const auto frame = loop.frame();
+      loop.break_if(equal(step, n));
+      const Var now = steps.read(step);
+      outputs.write(step, now + shrink(steps.read(n - 1 - step), now));
+      step.update(step + 1);
+    }
+    output("y", pack(outputs, 0, order));
+  }
+  const LoD lod = LoD::from_lengths({{2, 2}});
+  const Feeds feeds{{"x", LoDTensor(Tensor::from(std::vector<float>(4, 1.0f), {4, 1}), lod)}};
+  for (const Backend backend : {Backend::interpreted, Backend::automatic}) {
+    RunOptions options;
+    options.backend = backend;
+    CHECK_THROWS_AS(on_cpu(program, feeds, options), ArgumentError);
   }
 }
 

@@ -196,7 +196,10 @@ TEST_CASE("audio goes on from any byte of it, with the segments that were open")
   for (const int hop : {2, 4, 7}) {
     StreamConfig config;
     config.audio = AudioConfig{"samples", 16000, 4, hop, 2, ResampleQuality::fastest};
-    config.labels.push_back({"loud", "loud", 0, 2.0, 1.0, 0, 0, 0});
+    config.labels.push_back({"loud", "loud", 1, 2.0, 1.0, 0, 0, 0});
+    CHECK_THROWS_WITH_AS(Table(program, {}, config, {{"level", "next_level"}}), doctest::Contains("expected an index below 1"),
+                         ArgumentError);
+    config.labels.back().index = 0;
     Table table(program, {}, config, {{"level", "next_level"}});
     REQUIRE(table.take_key(secret));
     const auto heard = [&](const std::vector<std::string>& pieces) {
