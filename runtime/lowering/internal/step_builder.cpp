@@ -216,7 +216,7 @@ void StepBuilder::add_output(const Program::Port& port, const Symbol& symbol) {
     return;
   }
   if (!symbol.is(Kind::step) || (axis_ >= 0 && symbol.rows < 0))
-    throw UnsupportedError(fmt::format("output '{}': has no row for each row of the input", port.name));
+    throw UnsupportedError(fmt::format("output '{}': has no row for each row of the input, or is the same in every step", port.name));
   if (!symbol.has_row_each_step()) throw UnsupportedError(symbol.deviates);
   const DDim dims = *type_of(symbol).shape;
   DDim row = dims;
