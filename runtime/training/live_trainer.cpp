@@ -56,18 +56,9 @@ Tensors first_states(const Program& model, const LiveTrainerOptions& options) {
   for (const auto& [input, output] : options.states) {
     const VarType& type = model.var(port_of(model.inputs(), input, "an input")).type;
     const VarType& next = model.var(port_of(model.outputs(), output, "an output")).type;
-    const auto differs = [&] {
-      if (next.dtype != type.dtype || !next.is_tensor()) return true;
-      if (!next.shape || !type.shape) return false;
-      if (next.rank() != type.rank()) return true;
-      for (int axis = 1; axis < next.rank(); ++axis)
-        if ((*next.shape)[axis] != (*type.shape)[axis] && (*next.shape)[axis] != DDim::unknown && (*type.shape)[axis] != DDim::unknown)
-          return true;
-      return false;
-    };
     if (type.lod_depth > 0)
       throw ArgumentError(fmt::format("live trainer: expected a state of one row as '{}', found rows, {}", input, type.to_string()));
-    if (differs())
+    if (!fits(next, type))
       throw ShapeError(
           fmt::format("live trainer: expected a state '{}' like '{}', {}, found {}", output, input, type.to_string(), next.to_string()));
     DDim dims = type.shape.value_or(DDim{});

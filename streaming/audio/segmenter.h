@@ -18,7 +18,7 @@ struct Segment {
   friend bool operator==(const Segment&, const Segment&) = default;
 };
 
-/// Iterations one value a step into segments. A segment opens at the first sample of a step whose value is ≥ enter. A value < leave marks a
+/// Makes segments of one value a step. A segment opens at the first sample of a step whose value is ≥ enter. A value < leave marks a
 /// possible end there; a value ≥ enter takes the mark back; the segment closes at the mark when a value < leave comes `min_off` or more
 /// after it. Segments shorter than `min_on` are dropped; the others are padded, within the audio and without touching the one before. No
 /// I/O; not thread-safe.

@@ -52,16 +52,16 @@ ServedModel::ServedModel(const Program& program, StreamConfig config, std::vecto
   if (config_.audio && recurrence_->levels > 1)
     throw UnsupportedError(fmt::format("audio input '{}': expected a program without inner sequences, found {} levels of LoD",
                                        config_.audio->input, recurrence_->levels));
-  const auto has = [](const std::vector<PortSpec>& ports, const std::string& name) {
-    return std::any_of(ports.begin(), ports.end(), [&](const PortSpec& port) { return port.name == name; });
+  const auto port_of = [](const std::vector<PortSpec>& ports, const std::string& name) {
+    return std::find_if(ports.begin(), ports.end(), [&](const PortSpec& port) { return port.name == name; });
   };
-  if (config_.audio && !has(inputs_, config_.audio->input))
+  if (config_.audio && port_of(inputs_, config_.audio->input) == inputs_.end())
     throw ArgumentError(fmt::format("audio input '{}': the program has no live input of that name", config_.audio->input));
   for (const LabelConfig& label : config_.labels) {
-    if (!has(outputs_, label.output))
+    const auto output = port_of(outputs_, label.output);
+    if (output == outputs_.end())
       throw ArgumentError(fmt::format("label '{}': the program has no live output '{}'", label.name, label.output));
-    const auto of_label = [&](const PortSpec& port) { return port.name == label.output; };
-    const auto elements = static_cast<std::size_t>(std::find_if(outputs_.begin(), outputs_.end(), of_label)->shape.elements());
+    const auto elements = static_cast<std::size_t>(output->shape.elements());
     if (label.index >= elements)
       throw ArgumentError(fmt::format("label '{}': expected an index below {}, the elements of a row of '{}', found {}", label.name,
                                       elements, label.output, label.index));
