@@ -11,6 +11,8 @@ namespace {
 
 /// Packed operands up to this size stay on the stack.
 constexpr std::int64_t stack_bytes = 8192;
+/// So few rows read each panel once, and gain nothing from one that stays near.
+constexpr std::int64_t few_rows = 2;
 
 template <class T>
 struct Views {
@@ -89,7 +91,17 @@ void run_rows(const GemmKernels& kernels, const Views<T>& views, MatrixCall<T> c
   });
 }
 
-/// All rows by one panel after another, each packed where the one before lay: it is still in the second cache when rows read it. In one thread.
+/// Fetches rows [first, last) of a panel of b into the caches.
+template <class T>
+void fetch_ahead(const Views<T>& views, const PackedLayout& layout, std::int64_t panel, std::int64_t first, std::int64_t last) {
+  constexpr auto line = static_cast<std::int64_t>(64 / sizeof(T));
+  const std::int64_t column = panel * layout.width(), width = std::min(layout.width(), views.n - column);
+  for (std::int64_t k = first; k < last; ++k)
+    for (std::int64_t i = 0; i < width; i += line) __builtin_prefetch(views.b + k * views.b_row + column + i);
+}
+
+/// All rows by one panel after another, each packed where the one before lay: it is still in the second cache when rows read it. In one thread. Rows
+/// of b lie far apart, so what the next panel reads is fetched while this one is multiplied.
 template <class T>
 void run_panels(const GemmKernels& kernels, const Views<T>& views, const PackedLayout& layout, MatrixCall<T> call, T* scratch) {
   const T* a[max_rows];
@@ -99,18 +111,23 @@ void run_panels(const GemmKernels& kernels, const Views<T>& views, const PackedL
   call.b = scratch;
   call.b_stride = 0;
   call.panel_stride = 0;
+  constexpr std::int64_t rows_at_once = 6;
+  const bool fetches = views.b_column == 1 && views.k >= 64 && views.m >= 2 * rows_at_once;
+  const std::int64_t most = fetches ? rows_at_once : max_rows;
   for (std::int64_t panel = 0; panel < layout.panels(); ++panel) {
     const std::int64_t column = panel * layout.width();
     const PackedLayout one{layout.k, std::min(layout.width(), layout.columns - column), layout.lanes};
     pack_panels(one, views.b + column * views.b_column, views.b_row, views.b_column, 0, 1, scratch);
     call.first_panel = panel;
     call.last_panel = panel + 1;
-    for (std::int64_t row = 0; row < views.m; row += max_rows) {
-      call.rows = std::min(max_rows, views.m - row);
+    for (std::int64_t row = 0; row < views.m; row += most) {
+      call.rows = std::min(most, views.m - row);
       for (std::int64_t i = 0; i < call.rows; ++i) {
         a[i] = views.a + (row + i) * views.a_row;
         out[i] = views.c + (row + i) * views.c_row;
       }
+      if (fetches && panel + 1 < layout.panels())
+        fetch_ahead(views, layout, panel + 1, row * views.k / views.m, (row + call.rows) * views.k / views.m);
       kernels.run(call);
     }
   }
@@ -145,14 +162,11 @@ void turn(const Views<T>& views, T* rows, std::int64_t stride, ThreadTeam& team)
   });
 }
 
+/// c = alpha·a·b + beta·c for all k of `views`. `turns_a`: the rows of a are laid side by side first; `packs`: so are the panels of b.
 template <class T>
-void gemm_floats(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c, T* scratch, ThreadTeam& team) {
-  const GemmKernels& kernels = gemm_kernels();
-  Views<T> views(a, b, c);
-  alignas(64) T small[stack_bytes / sizeof(T)];
-  if (packed_bytes<T>(a, b) <= stack_bytes) scratch = small;
+void gemm_block(const GemmKernels& kernels, Views<T> views, MatrixCall<T> call, bool turns_a, bool packs, T* scratch, ThreadTeam& team) {
   const PackedLayout layout{views.k, views.n, kernels.lanes<T>()};
-  if (packs_a(a)) {
+  if (turns_a) {
     T* rows = scratch + layout.elements();
     const std::int64_t stride = turned_stride<T>(views.k);
     turn(views, rows, stride, team);
@@ -160,13 +174,8 @@ void gemm_floats(double alpha, const Tensor& a, const Tensor& b, double beta, co
     views.a_row = stride;
     views.a_column = 1;
   }
-  MatrixCall<T> call;
   call.k = views.k;
-  call.columns = views.n;
-  call.alpha = static_cast<T>(alpha);
-  call.beta = static_cast<T>(beta);
-  call.column_stride = views.c_column;
-  const std::int64_t direct = packs_b<T>(a, b) ? 0 : views.n / layout.width();
+  const std::int64_t direct = packs ? 0 : views.n / layout.width();
   if (direct > 0) {
     call.b = views.b;
     call.b_stride = views.b_row;
@@ -182,6 +191,33 @@ void gemm_floats(double alpha, const Tensor& a, const Tensor& b, double beta, co
   call.b_stride = 0;
   call.panel_stride = layout.panel_stride();
   run_rows(kernels, views, call, direct, layout.panels() - direct, team);
+}
+
+/// A product of many k takes one block of the chain (gemm.h) after the other, each for all rows and columns: a panel of more k would leave the second
+/// cache before the next rows read it. Later blocks are added to c, which is the order of the chain.
+template <class T>
+void gemm_floats(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c, T* scratch, ThreadTeam& team) {
+  const GemmKernels& kernels = gemm_kernels();
+  const Views<T> views(a, b, c);
+  alignas(64) T small[stack_bytes / sizeof(T)];
+  if (packed_bytes<T>(a, b) <= stack_bytes) scratch = small;
+  MatrixCall<T> call;
+  call.columns = views.n;
+  call.alpha = static_cast<T>(alpha);
+  call.beta = static_cast<T>(beta);
+  call.column_stride = views.c_column;
+  const bool in_blocks = alpha == 1 && beta == 0 && views.m > few_rows;
+  const std::int64_t block = in_blocks ? k_block : std::max<std::int64_t>(1, views.k);
+  std::int64_t first = 0;
+  do {
+    Views<T> part = views;
+    part.k = std::min(block, views.k - first);
+    part.a += first * views.a_column;
+    part.b += first * views.b_row;
+    if (first > 0) call.beta = T{1};
+    gemm_block(kernels, part, call, packs_a(a), packs_b<T>(a, b), scratch, team);
+    first += block;
+  } while (first < views.k);
 }
 
 /// Wrapping arithmetic in 64 bits gives the low bits of any sum of products.

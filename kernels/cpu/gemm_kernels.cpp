@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include <hwy/cache_control.h>
 #include <millrace/kernels/cpu/targets.h>
 
 #define HWY_TARGET_INCLUDE "millrace/kernels/cpu/gemm_kernels.cpp"
@@ -107,7 +108,10 @@ void RunMatrix(const MatrixCall<T>& call, const W* b) {
       });
     } else {
       TileRoom<T> room(vectors);
+      const bool reads = call.beta != T{0} && call.column_stride == 1;
       EachTile(call.rows, [&](std::int64_t first, int height) HWY_ATTR {
+        for (int row = 0; reads && row < height; ++row)  // there when the totals are
+          for (std::int64_t v = 0; v < vectors; ++v) hwy::Prefetch(call.out[first + row] + column + v * lanes);
         TileFor<T, W>(height, vectors)(call.a + first, call.k, here, stride, call.panel_stride, room.rows, 0);
         for (int row = 0; row < height; ++row) FinishRow(call, room.rows[row], vectors, column, call.out[first + row]);
       });

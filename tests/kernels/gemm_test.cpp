@@ -126,8 +126,9 @@ TEST_CASE("a matrix that is read where it lies, packed or packed from its column
   each_instruction_set([&](const std::string& name) {
     for (const std::int64_t m : {24, 25, 128, 129, 256, 257})
       for (const std::int64_t n : {128, 133}) {
-        INFO(name, ", m ", m, ", n ", n);
-        const Tensor a = random_tensor(random, DType::f32, DDim{m, 35}), b = random_tensor(random, DType::f32, DDim{35, n});
+        const std::int64_t k = m == 25 || m == 129 ? 1030 : 35;
+        INFO(name, ", m ", m, ", n ", n, ", k ", k);
+        const Tensor a = random_tensor(random, DType::f32, DDim{m, k}), b = random_tensor(random, DType::f32, DDim{k, n});
         const Tensor turned_a = contiguous(a.permute({1, 0}), one.stream(0)).permute({1, 0});
         const Tensor turned_b = contiguous(b.permute({1, 0}), one.stream(0)).permute({1, 0});
         const Tensor expected = ordered_product<float>(a, b, cpu::fuses(name));
