@@ -46,8 +46,27 @@ DDim internal::conv_dims(const ConvDesc& desc, const Tensor& x, const Tensor& we
   return dims;
 }
 
+namespace {
+
+/// An axis of one element under one tap, beside others; −1: none.
+int idle_axis(const ConvDesc& desc, const Tensor& x, const Tensor& weights) {
+  for (std::size_t i = 0; i < desc.axes.size() && desc.axes.size() > 1; ++i) {
+    const int axis = static_cast<int>(i) + 2;
+    if (x.dim(axis) == 1 && weights.dim(axis) == 1 && desc.axes[i].before == 0 && desc.axes[i].after == 0) return axis;
+  }
+  return -1;
+}
+
+}  // namespace
+
 Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream) {
-  Tensor out(x.dtype(), internal::conv_dims(desc, x, weights, bias, stream), stream.memory());
+  const DDim dims = internal::conv_dims(desc, x, weights, bias, stream);
+  if (const int axis = idle_axis(desc, x, weights); axis >= 0) {  // rows of one element would leave vectors empty
+    ConvDesc others = desc;
+    others.axes.erase(others.axes.begin() + (axis - 2));
+    return conv(others, x.select(axis, 0), weights.select(axis, 0), bias, stream).reshape(dims);
+  }
+  Tensor out(x.dtype(), dims, stream.memory());
   const Tensor rows = weights.is_contiguous() ? weights : internal::row_major("conv", weights, stream);
   const bool has_bias = bias != nullptr;
   const Tensor addend = has_bias ? (bias->is_contiguous() ? *bias : internal::row_major("conv", *bias, stream)) : rows;

@@ -101,7 +101,6 @@ void check_run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor
   if (bias == nullptr) return;
   internal::check_dtype("conv1d", "bias", *bias, desc.dtype);
   internal::check_dims("conv1d", "bias", *bias, DDim{desc.out_channels});
-  internal::check_contiguous("conv1d", "bias", *bias);
 }
 
 }  // namespace
@@ -109,6 +108,10 @@ void check_run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor
 void run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor* bias, Tensor& out, StreamRef stream) {
   internal::check_device_places("conv1d", stream, {&weights.data, &x, bias, &out});
   check_run(plan, weights, x, bias, out);
+  if (bias != nullptr && !bias->is_contiguous()) {
+    const Tensor dense = internal::row_major("conv1d", *bias, stream);
+    return run(plan, weights, x, &dense, out, stream);
+  }
   const bool has_bias = bias != nullptr;
   if (internal::on_cuda(stream.place()))
     return launch(

@@ -132,6 +132,11 @@ void check_rows(const LstmPlan& plan, const char* role, const Tensor& tensor, st
     throw ShapeError("lstm cell: expected contiguous rows for " + std::string(role) + ", found strides " + tensor.strides().to_string());
 }
 
+/// `x` with the elements of each row side by side.
+Tensor with_whole_rows(const Tensor& x, StreamRef stream) {
+  return x.rank() == 2 && x.dim(1) > 1 && x.strides()[1] != 1 ? internal::row_major("lstm cell", x, stream) : x;
+}
+
 void check_weights(const LstmPlan& plan, const PackedLstm& weights) {
   const LstmDesc& desc = plan.desc();
   const cpu::LstmLayout layout = cpu::lstm_layout(plan);
@@ -142,10 +147,11 @@ void check_weights(const LstmPlan& plan, const PackedLstm& weights) {
   internal::check_dims("lstm cell", "the packed R", weights.recurrent, packed(desc.hidden));
 }
 
-void run_step(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, cpu::LstmGiven given, const Tensor& h, const Tensor& c,
-              Tensor& h_out, Tensor& c_out, StreamRef stream) {
+void run_step(const LstmPlan& plan, const PackedLstm& weights, const Tensor& given_x, cpu::LstmGiven given, const Tensor& given_h,
+              const Tensor& given_c, Tensor& h_out, Tensor& c_out, StreamRef stream) {
   const LstmDesc desc = plan.desc();
-  internal::check_device_places("lstm cell", stream, {&weights.input, &weights.recurrent, &x, &h, &c, &h_out, &c_out});
+  internal::check_device_places("lstm cell", stream, {&weights.input, &weights.recurrent, &given_x, &given_h, &given_c, &h_out, &c_out});
+  const Tensor x = with_whole_rows(given_x, stream), h = with_whole_rows(given_h, stream), c = with_whole_rows(given_c, stream);
   if (given != cpu::LstmGiven::both_products) check_weights(plan, weights);
   const std::int64_t rows = h.rank() == 2 ? h.dim(0) : 0;
   const bool projected = given != cpu::LstmGiven::rows;

@@ -37,8 +37,8 @@ Steps in_steps(const Tensor& x, int axis, StreamRef stream) {
     return both(with, axes.empty() ? x : reduce(kind, x, axes, true, stream), number(0));
   };
   const Tensor high = extreme(Reduction::max, Binary::maximum), low = extreme(Reduction::min, Binary::minimum);
-  const Tensor span = both(Binary::sub, high, low);
-  const Tensor scale = where(both(Binary::equal, span, number(0)), number(1), both(Binary::div, span, number(255)), stream);
+  const Tensor step = both(Binary::div, both(Binary::sub, high, low), number(255));
+  const Tensor scale = where(both(Binary::equal, step, number(0)), number(1), step, stream);
   const Tensor zero = rounded(clip(both(Binary::div, unary(Unary::neg, {}, low, stream), scale), 0, 255, stream));
   const Tensor steps = clip(both(Binary::add, rounded(both(Binary::div, x, scale)), zero), 0, 255, stream);
   return {both(Binary::sub, steps, zero), scale, zero};

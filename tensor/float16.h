@@ -24,39 +24,27 @@ struct float16 {
   friend constexpr bool operator==(float16 a, float16 b) { return static_cast<float>(a) == static_cast<float>(b); }
 
  private:
+  // Both are free of branches, so that loops over them become loops over vectors.
   MILLRACE_HD static constexpr std::uint16_t narrow(std::uint32_t f) {
+    constexpr std::uint32_t infinity = 0x7f800000u, overflow = 0x477ff000u, least_normal = 0x38800000u;
     const std::uint32_t sign = (f >> 16) & 0x8000u;
     const std::uint32_t magnitude = f & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x1ffu));  // NaN stays quiet
-    if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);                                // rounds to infinity
-    if (magnitude >= 0x38800000u) {                                                                                 // a normal result
-      const std::uint32_t rebased = magnitude - 0x38000000u;
-      return static_cast<std::uint16_t>(sign | ((rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13));
-    }
-    if (magnitude < 0x33000000u) return static_cast<std::uint16_t>(sign);  // below half of the least subnormal
-    const std::uint32_t shift = 126u - (magnitude >> 23);
-    const std::uint32_t mantissa = (magnitude & 0x7fffffu) | 0x800000u;
-    const std::uint32_t kept = mantissa >> shift;
-    const std::uint32_t rest = mantissa & ((1u << shift) - 1u);
-    const std::uint32_t half = 1u << (shift - 1u);
-    const std::uint32_t up = (rest > half || (rest == half && (kept & 1u))) ? 1u : 0u;
-    return static_cast<std::uint16_t>(sign | (kept + up));
+    const std::uint32_t rebased = magnitude - 0x38000000u;
+    const std::uint32_t normal = (rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13;
+    // The last place of 0.5 + x is the least subnormal.
+    const std::uint32_t small = magnitude < least_normal ? magnitude : least_normal;
+    const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(std::bit_cast<float>(small) + 0.5f) - std::bit_cast<std::uint32_t>(0.5f);
+    const std::uint32_t finite = magnitude < least_normal ? subnormal : normal;
+    const std::uint32_t nan = 0x7e00u | ((magnitude >> 13) & 0x1ffu);  // stays quiet
+    const std::uint32_t special = magnitude > infinity ? nan : 0x7c00u;
+    return static_cast<std::uint16_t>(sign | (magnitude < overflow ? finite : special));
   }
   MILLRACE_HD static constexpr std::uint32_t widen(std::uint16_t h) {
     const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000u) << 16;
-    std::uint32_t exponent = (h >> 10) & 0x1fu;
-    std::uint32_t mantissa = h & 0x3ffu;
-    if (exponent == 0x1fu) return sign | 0x7f800000u | (mantissa << 13);
-    if (exponent == 0) {
-      if (mantissa == 0) return sign;
-      exponent = 113;  // a subnormal: shift until the hidden bit appears
-      while (!(mantissa & 0x400u)) {
-        mantissa <<= 1;
-        --exponent;
-      }
-      return sign | (exponent << 23) | ((mantissa & 0x3ffu) << 13);
-    }
-    return sign | ((exponent + 112u) << 23) | (mantissa << 13);
+    const std::uint32_t magnitude = h & 0x7fffu;
+    const std::uint32_t placed = magnitude << 13;  // the number less 2^112 in its exponent
+    const std::uint32_t finite = std::bit_cast<std::uint32_t>(std::bit_cast<float>(placed) * 0x1p112f);
+    return sign | (magnitude < 0x7c00u ? finite : placed | 0x7f800000u);
   }
 };
 

@@ -4,6 +4,7 @@
 #include <set>
 
 #include <fmt/format.h>
+#include <millrace/streaming/live/served_route.h>
 #include <CLI/CLI.hpp>
 
 #include "commands.h"
@@ -32,6 +33,11 @@ std::map<std::string, const ModelFlags*> Routes::all() const {
   }
   std::map<std::string, const ModelFlags*> found;
   for (const auto& [name, route] : routes_) {
+    if (!is_route_name(name) || name == default_route)
+      throw UsageError(
+          fmt::format("--route: expected 1 to 64 characters of A-Z a-z 0-9 - _ as a model's name, and neither stream, now nor "
+                      "{}, found '{}'",
+                      default_route, name));
     if (route.flags.path.empty()) throw UsageError(fmt::format("[route.{}]: expected model = FILE, found none", name));
     found.emplace(name, &route.flags);
   }

@@ -73,7 +73,9 @@ HWY_INLINE V Mish(D d, V x) {
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Elu(D d, V x, V slope, V scale) {
   const V zero = hn::Zero(d);
-  const V below = hn::Mul(slope, Expm1Negative(d, hn::Div(hn::Min(x, zero), scale)));
+  const V power = hn::Div(hn::Min(x, zero), scale);
+  const bool grows = hn::GetLane(scale) < 0;  // the scale of celu may be any number
+  const V below = hn::Mul(slope, grows ? hn::Sub(Exp(d, power), hn::Set(d, hn::TFromD<D>{1})) : Expm1Negative(d, power));
   return KeepNaN(d, x, hn::IfThenElse(hn::Ge(x, zero), x, below));
 }
 

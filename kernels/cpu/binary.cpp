@@ -6,6 +6,7 @@
 #include <string>
 #include <type_traits>
 
+#include <millrace/kernels/cpu/convert_run.h>
 #include <millrace/kernels/cpu/span_kernels.h>
 #include <millrace/kernels/cpu/strided_loop.h>
 #include <millrace/kernels/internal/wrapping_power.h>
@@ -120,10 +121,10 @@ void run_floats(Binary kind, const Tensor& a, const Tensor& b, const Tensor& out
       Span<Wide> in[2];
       for (int k = 0; k < 2; ++k) {
         in[k] = {buffers[k], steps[k] == 0};
-        for (std::int64_t i = 0; i < (in[k].repeats ? 1 : some); ++i) buffers[k][i] = convert_element<Wide>(from[k][(done + i) * steps[k]]);
+        convert_run(from[k] + done * steps[k], steps[k], buffers[k], 1, in[k].repeats ? 1 : some);
       }
       function(in[0], in[1], made, static_cast<std::size_t>(some));
-      for (std::int64_t i = 0; i < some; ++i) to[(done + i) * steps[2]] = convert_element<T>(made[i]);
+      convert_run(made, 1, to + done * steps[2], steps[2], some);
     }
   });
 }

@@ -41,7 +41,11 @@ void cast_all(const Tensor& x, const Tensor& out, ThreadTeam& team) {
   loop.parallel(team, grain_light, [&](const auto& offsets, std::int64_t count) {
     const From* source = from + offsets[0];
     To* target = to + offsets[1];
-    for (std::int64_t i = 0; i < count; ++i) target[i * to_step] = cast_one<To>(source[i * from_step]);
+    if (from_step == 1 && to_step == 1) {
+      for (std::int64_t i = 0; i < count; ++i) target[i] = cast_one<To>(source[i]);
+    } else {
+      for (std::int64_t i = 0; i < count; ++i) target[i * to_step] = cast_one<To>(source[i * from_step]);
+    }
   });
 }
 

@@ -78,9 +78,9 @@ template <class T>
 void RunConv(const ConvCall<T>& call) {
   constexpr auto width = static_cast<std::int64_t>(panel_vectors * MaxLanesOf<T>());
   ConvCall<T> one = call;
-  std::int64_t end = 0;
-  for (std::int64_t begin = 0, block = 0; begin == 0 || begin < call.k; begin = end, ++block) {
-    end = std::min(call.k, begin + (call.block_k == nullptr ? k_block : call.block_k[block]));
+  std::int64_t begin = 0, block = 0;
+  do {  // once where there is no k: sums of nothing
+    const std::int64_t end = std::min(call.k, begin + (call.block_k == nullptr ? k_block : call.block_k[block]));
     EachTile(call.units, [&](std::int64_t unit, int height) HWY_ATTR {
       for (std::int64_t panel = 0; panel < call.panels; ++panel) {
         one.x = call.x + panel * width;
@@ -103,7 +103,9 @@ void RunConv(const ConvCall<T>& call) {
           RunTile<T, Reads::copy>(one, begin, end, unit, height);
       }
     });
-  }
+    begin = end;
+    ++block;
+  } while (begin < call.k);
 }
 
 void RunConvF32(const ConvCall<float>& call) { RunConv(call); }

@@ -52,7 +52,8 @@ std::int64_t rows_in_place(const Tensor& b) {
 
 template <class T>
 bool packs_b(const Tensor& a, const Tensor& b) {
-  return (b.dim(1) > 1 && b.strides()[1] != 1) || a.dim(0) > rows_in_place<T>(b);
+  const bool repeats = b.dim(0) > 1 && b.strides()[0] == 0;  // a call takes a stride of 0 as a packed panel
+  return repeats || (b.dim(1) > 1 && b.strides()[1] != 1) || a.dim(0) > rows_in_place<T>(b);
 }
 
 /// Elements from one row of a to the next where they lie side by side: an odd number of cache lines. Rows whose distance is a power of two would share

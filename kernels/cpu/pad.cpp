@@ -21,17 +21,28 @@ class Surrounding {
         x_dims_(x.dims()),
         x_strides_(x.strides()),
         dims_(out.dims()),
-        strides_(out.strides()) {}
+        strides_(out.strides()) {
+    const auto is_whole = [&](int axis) {
+      return before[static_cast<std::size_t>(axis)] == 0 && x.dim(axis) == out.dim(axis) &&
+             (x.dim(axis) == 1 || x.strides()[axis] == out.strides()[axis]);
+    };
+    for (whole_ = rank_; whole_ > 0 && is_whole(whole_ - 1);) --whole_;
+  }
 
   /// Items [begin, end) of `axis` of the output, the first of which is at `to`; `from` is the first item that x has along the axis.
   void items(int axis, std::int64_t begin, std::int64_t end, const U* from, U* to) const {
-    const std::int64_t front = before_[axis], count = x_dims_.begin()[axis], step = x_strides_.begin()[axis], size = strides_.begin()[axis];
+    const std::int64_t front = before_[axis], count = x_dims_.begin()[axis], size = strides_.begin()[axis];
+    if (axis >= whole_) {
+      std::copy_n(from + begin * size, (end - begin) * size, to);
+      return;
+    }
+    const std::int64_t step = count == 1 ? size : x_strides_.begin()[axis];
     const std::int64_t first = std::clamp(front, begin, end), past = std::clamp(front + count, begin, end);
     to = padding(axis, begin, first, from, to);
     const U* next = from + (first - front) * step;
-    if (axis + 1 == rank_ && step == 1) {
-      std::copy_n(next, past - first, to);
-      to += past - first;
+    if (axis + 1 == whole_ && step == size) {
+      std::copy_n(next, (past - first) * size, to);
+      to += (past - first) * size;
     } else if (axis + 1 == rank_) {
       for (std::int64_t i = first; i < past; ++i, next += step) *to++ = *next;
     } else {
@@ -56,6 +67,7 @@ class Surrounding {
   }
 
   const int rank_;
+  int whole_ = 0;  ///< axes from it on are neither padded nor apart: they are one run of elements in x and in the result
   const PadMode mode_;
   const U element_;
   const std::int64_t* const before_;

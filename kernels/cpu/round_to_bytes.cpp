@@ -61,7 +61,7 @@ ByteRange byte_range(const float* x, std::int64_t count) {
   const bool numbers = range.fold();
   const float span = range.high[0] - range.low[0];
   if (!numbers || !(span <= std::numeric_limits<float>::max())) return {std::numeric_limits<float>::quiet_NaN(), 0};
-  const float scale = span == 0 ? 1.0f : span / 255.0f;
+  const float steps = span / 255.0f, scale = steps == 0 ? 1.0f : steps;
   return {scale, nearest(limited(-range.low[0] / scale))};
 }
 

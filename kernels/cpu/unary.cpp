@@ -6,6 +6,7 @@
 #include <limits>
 #include <type_traits>
 
+#include <millrace/kernels/cpu/convert_run.h>
 #include <millrace/kernels/cpu/strided_loop.h>
 #include <millrace/kernels/cpu/unary_kernels.h>
 
@@ -31,9 +32,9 @@ void run_floats(Unary kind, const UnaryParams& params, const Tensor& x, const Te
     Wide buffer[piece];
     for (std::int64_t done = 0; done < count; done += piece) {
       const std::int64_t some = std::min(piece, count - done);
-      for (std::int64_t i = 0; i < some; ++i) buffer[i] = convert_element<Wide>(source[(done + i) * from_step]);
+      convert_run(source + done * from_step, from_step, buffer, 1, some);
       unary_run(kind, params, buffer, buffer, static_cast<std::size_t>(some));
-      for (std::int64_t i = 0; i < some; ++i) target[(done + i) * to_step] = convert_element<T>(buffer[i]);
+      convert_run(buffer, 1, target + done * to_step, to_step, some);
     }
   });
 }

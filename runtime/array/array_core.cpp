@@ -400,15 +400,16 @@ void ArrayCore::move_appends_down(std::int64_t index) noexcept {
   --size_;
 }
 
-void ArrayCore::withdraw(ArrayWaiter& waiter) noexcept {
+bool ArrayCore::withdraw(ArrayWaiter& waiter) noexcept {
   Wakeups wakeups;
   const std::lock_guard lock(mutex_);
-  if (!unpark(waiter)) return;
+  if (!unpark(waiter)) return !waiter.placed;
   const bool was_read = waiter.offered && slots_.count(waiter.index) > 0;
-  if (was_read) return;
+  if (was_read) return false;
   if (waiter.appended) move_appends_down(waiter.index);
   place_parked(wakeups);  // a rendezvous offers the next value
   if (closed_ || !orphaned_by_.empty()) wake_all(wakeups);
+  return true;
 }
 
 void ArrayCore::drop(ArrayWaiter& waiter) noexcept {
@@ -463,7 +464,7 @@ void ArrayCore::set_readers(int readers) {
   readers_ = readers;
 }
 
-void ArrayCore::expect(DType dtype, const DDim& dims) {
+void ArrayCore::expect(DType dtype, const DDim& dims, int levels) {
   const std::lock_guard lock(mutex_);
   const bool written = dtype_ && (size_ > 0 || issued_ > 0);
   if (written && *dtype_ != dtype)
@@ -481,6 +482,7 @@ void ArrayCore::expect(DType dtype, const DDim& dims) {
     if (slot.written && (kind_ != Kind::window || slot.readings < readers_)) expect_fit(slot.value.dims());
   dtype_ = dtype;
   dims_ = dims;
+  if (levels >= 0) levels_ = levels;
 }
 
 void ArrayCore::add_writer(WriterEntry& writer) {
@@ -564,6 +566,11 @@ std::shared_ptr<Slab> ArrayCore::slab() const {
 bool ArrayCore::knows_slots() const {
   const std::lock_guard lock(mutex_);
   return dims_.has_value();
+}
+
+std::optional<int> ArrayCore::slot_levels() const {
+  const std::lock_guard lock(mutex_);
+  return levels_;
 }
 
 Tensor ArrayCore::empty_like() const {

@@ -119,8 +119,9 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   bool untouched() const;
   /// A parked write without a waiter: its slot fails.
   void drop(ArrayWaiter& waiter) noexcept;
-  /// Takes a parked write back that was not placed. The slot of an append goes to the append behind it, and so on, unless a write chose a later slot.
-  void withdraw(ArrayWaiter& waiter) noexcept;
+  /// Takes a parked write back; false when it has its place by now, or was read. The slot of an append goes to the append behind it, and so on, unless a
+  /// write chose a later slot.
+  bool withdraw(ArrayWaiter& waiter) noexcept;
   bool placed(const ArrayWaiter& waiter) const;
   /// The slot of a write, which moves down where a parked append before it is withdrawn.
   std::int64_t slot_of(const ArrayWaiter& waiter) const;
@@ -128,7 +129,7 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   void close();
   void fail(std::exception_ptr error, bool cancelled);
   void set_readers(int readers);
-  void expect(DType dtype, const DDim& dims);
+  void expect(DType dtype, const DDim& dims, int levels);
 
   void add_writer(WriterEntry& writer);
   void remove_writer(WriterEntry& writer) noexcept;
@@ -148,6 +149,8 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   Tensor empty_like() const;
   /// Whether a slot was written, or `expect` was called.
   bool knows_slots() const;
+  /// The levels that `expect` named, if any.
+  std::optional<int> slot_levels() const;
 
  private:
   struct Slot {
@@ -205,7 +208,8 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   ArrayWaiter* parked_ = nullptr;
 
   std::optional<DType> dtype_;
-  std::optional<DDim> dims_;  // −1 for any extent
+  std::optional<DDim> dims_;   // −1 for any extent
+  std::optional<int> levels_;  // of LoD of each slot
 
   std::vector<WriterEntry*> writers_;
   std::shared_ptr<Slab> slab_;

@@ -66,9 +66,10 @@ Tensor stack_values(const std::vector<SlotValue>& values, const std::shared_ptr<
   return join(parts, like.dtype(), like.dims().inserted(0, static_cast<std::int64_t>(parts.size())), slab, stream);
 }
 
-LoDTensor concat_values(const std::vector<SlotValue>& values, const std::shared_ptr<Slab>& slab, const Tensor& empty, StreamRef stream) {
+LoDTensor concat_values(const std::vector<SlotValue>& values, const std::shared_ptr<Slab>& slab, const Tensor& empty, int levels,
+                        StreamRef stream) {
   std::vector<Tensor> parts;
-  std::vector<LoD::Level> lengths(values.empty() ? 0 : static_cast<std::size_t>(values.front().lod().depth()));
+  std::vector<LoD::Level> lengths(static_cast<std::size_t>(values.empty() ? levels : values.front().lod().depth()));
   std::int64_t rows = 0;
   for (const SlotValue& value : values) {
     if (value.lod().depth() != static_cast<int>(lengths.size()))

@@ -17,7 +17,8 @@ Tensor join(const std::vector<Tensor>& parts, DType dtype, const DDim& dims, con
 /// `values`, all of one shape, with a new axis 0. `empty` says dtype and extents where there are none.
 Tensor stack_values(const std::vector<SlotValue>& values, const std::shared_ptr<Slab>& slab, const Tensor& empty, StreamRef stream);
 
-/// The rows of `values`, and their sequences when all have the same number of levels, at least one.
-LoDTensor concat_values(const std::vector<SlotValue>& values, const std::shared_ptr<Slab>& slab, const Tensor& empty, StreamRef stream);
+/// The rows of `values`, and their sequences when all have the same number of levels, at least one. Of no values: rows of `levels` levels.
+LoDTensor concat_values(const std::vector<SlotValue>& values, const std::shared_ptr<Slab>& slab, const Tensor& empty, int levels,
+                        StreamRef stream);
 
 }  // namespace millrace::detail

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/array/pack.h>
 
+#include <algorithm>
+#include <optional>
+
 #include <millrace/kernels/gather.h>
 #include <millrace/tensor/ragged.h>
 
@@ -16,6 +19,13 @@ LoDTensor pack_values(const std::vector<SlotValue>& values, const LoDTensor& joi
   }
   const PackPlan plan = make_pack_plan(order, rows, lods);
   return LoDTensor(plan.identity ? joined.tensor() : gather_rows(joined.tensor(), plan.sources, stream), plan.lod);
+}
+
+/// So many levels of `lod`, whose sequences have no rows: the outer ones of it, and empty ones below.
+LoD over_nothing(const LoD& lod, int levels) {
+  LoD made = lod.levels(0, std::min(lod.depth(), levels));
+  while (made.depth() < levels) made = made.append(LoD::Level{});
+  return made;
 }
 
 LoDTensor pack_filled(const detail::FilledSlots& slots, const SequenceOrder& order, StreamRef stream) {
@@ -38,6 +48,8 @@ task<LoDTensor> pack(TensorArray array, int level, SequenceOrder order, StreamRe
     throw ArgumentError("pack: expected " + std::to_string(order.steps()) + " slots, the steps of " + order.to_string() + ", found " +
                         array.to_string());
   const LoDTensor joined = co_await array.concat(stream);
+  const std::optional<int> below = values.empty() ? array.slot_levels() : std::nullopt;
+  if (below) co_return LoDTensor(joined.tensor(), over_nothing(order.lod(), level + 1 + *below));
   co_return pack_values(values, joined, order, stream);
 }
 

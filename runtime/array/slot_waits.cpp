@@ -77,8 +77,7 @@ void SlotWrite::await_resume() {
   try {
     Wait::await_resume();
   } catch (...) {
-    if (parks_) core_->withdraw(*this);
-    throw;
+    if (!parks_ || core_->withdraw(*this)) throw;
   }
   if (parks_ && refused) rethrow_own(refused);
   if (!is_window(*core_)) ready_.check();

@@ -60,8 +60,8 @@ class [[nodiscard]] SlotHas final : public Blocker, private detail::ArrayWaiter 
 /// The result of `write`. It need not be awaited, but for a window, whose writer waits for room. Awaited: done when the slot's elements are
 /// there (an external wait), in a window when the value has its place, in a window of capacity 0 when the slot was read. A value that found a
 /// window full is placed only while its result
-/// lives: when that is dropped instead, the array fails with a WindowError that says so. A cancelled wait for room withdraws the value: the next append takes
-/// its slot.
+/// lives: when that is dropped instead, the array fails with a WindowError that says so. A cancelled wait for room withdraws the value, and the next append takes
+/// its slot; where the value got its place before the writer could withdraw it, the wait ends as if nobody had cancelled it.
 class SlotWrite final : public Wait, private detail::ArrayWaiter, private Waiter {
  public:
   SlotWrite(std::shared_ptr<detail::ArrayCore> core, std::int64_t slot, LoDTensor value, detail::WriterEntry* writer);

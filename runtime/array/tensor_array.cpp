@@ -64,7 +64,7 @@ TensorArray TensorArray::unstack(const Tensor& x, int axis) {
   const std::int64_t count = x.dim(axis);
   check_slots("unstack", x, count);
   TensorArray made(count);
-  made.core_->expect(x.dtype(), x.dims().erased(x.dims().checked_axis(axis)));
+  made.core_->expect(x.dtype(), x.dims().erased(x.dims().checked_axis(axis)), 0);
   if (x.dims().checked_axis(axis) == 0) {
     made.fill_items(x);
     return made;
@@ -99,8 +99,8 @@ TensorArray TensorArray::named(std::string name) const {
   return *this;
 }
 
-TensorArray TensorArray::of(DType dtype, const DDim& dims) const {
-  core_->expect(dtype, dims);
+TensorArray TensorArray::of(DType dtype, const DDim& dims, int levels) const {
+  core_->expect(dtype, dims, levels);
   return *this;
 }
 
@@ -192,7 +192,7 @@ task<LoDTensor> TensorArray::concat_of(TensorArray array, StreamRef stream) {
   const auto filled = co_await array.once_filled();
   if (filled != nullptr && !filled->items) co_return LoDTensor(filled->whole);
   std::vector<SlotValue> values = co_await array.values();
-  co_return detail::concat_values(values, array.core_->slab(), array.core_->empty_like(), stream);
+  co_return detail::concat_values(values, array.core_->slab(), array.core_->empty_like(), array.core_->slot_levels().value_or(0), stream);
 }
 
 task<Tensor> TensorArray::gather_of(TensorArray array, std::vector<std::int64_t> indices, StreamRef stream) {

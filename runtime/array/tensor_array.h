@@ -78,12 +78,15 @@ class TensorArray {
   /// Names the array in errors; gives the same array: `auto states = TensorArray(n).named("states");`
   TensorArray named(std::string name) const;
   /// The type of every slot, where the first write shall not decide: −1 (`DDim::unknown`) stands for any extent. DTypeError and ShapeError
-  /// where a slot of another type is written already.
-  TensorArray of(DType dtype, const DDim& dims) const;
+  /// where a slot of another type is written already. `levels`: those of LoD that a slot has, for what is made of no slots; −1
+  /// where nobody says.
+  TensorArray of(DType dtype, const DDim& dims, int levels = -1) const;
 
   std::string name() const { return core_->name(); }
   /// Fixed: the size. Growable, window: one past the highest slot written so far.
   std::int64_t size() const { return core_->size(); }
+  /// The levels of LoD of a slot, where `of` said its type.
+  std::optional<int> slot_levels() const { return core_->slot_levels(); }
   /// IndexError for a slot that the array does not have.
   SlotState state(SlotIndex index) const { return core_->state(index.value()); }
   const std::optional<SequenceOrder>& order() const noexcept { return core_->order(); }

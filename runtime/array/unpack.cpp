@@ -11,7 +11,7 @@ std::pair<TensorArray, SequenceOrder> unpack(const LoDTensor& x, int level, bool
   const Tensor slab = plan.identity ? x.tensor() : gather_rows(x.tensor(), plan.sources, stream);
   DDim dims = x.dims();
   dims[0] = DDim::unknown;
-  const TensorArray steps = TensorArray(plan.steps(), plan.order).named("steps").of(x.dtype(), dims);
+  const TensorArray steps = TensorArray(plan.steps(), plan.order).named("steps").of(x.dtype(), dims, plan.order.depth_below());
   if (plan.order.depth_below() == 0) {
     steps.fill(slab, plan.step_offsets);
     return {steps, plan.order};

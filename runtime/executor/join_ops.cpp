@@ -27,7 +27,8 @@ const OpDef& group_def() {
 
 class Joiner {
  public:
-  Joiner(const CompiledProgram& compiled, const CompiledBlock& block) : compiled_(compiled), program_(compiled.program), block_(block) {}
+  Joiner(const CompiledProgram& compiled, const CompiledBlock& block)
+      : compiled_(compiled), program_(compiled.program), block_(block), has_orders_(has_orders(compiled.program)) {}
 
   std::optional<CompiledBlock> run() {
     place_.resize(block_.ops.size());
@@ -45,6 +46,14 @@ class Joiner {
   }
 
  private:
+  /// Whether any value may be a slot with an order; an array from outside may hold some.
+  static bool has_orders(const Program& program) {
+    const auto ordered = [](const auto& var) { return var.type.ordered || var.type.kind == VarKind::order; };
+    const auto is_array = [&](const Program::Port& port) { return program.var(port.var).type.is_array(); };
+    return std::any_of(program.vars().begin(), program.vars().end(), ordered) ||
+           std::any_of(program.inputs().begin(), program.inputs().end(), is_array);
+  }
+
   /// Ops of one key may be one group.
   using Key = std::pair<Form, DType>;
 
@@ -53,6 +62,8 @@ class Joiner {
     if (op.kind != CompiledOp::Kind::kernel || !op.def->pure || !op.checked_outputs.empty() || op.outputs.empty()) return std::nullopt;
     const Form form = RowGroup::form_of(program_, *op.op);
     if (form == Form::none) return std::nullopt;
+    // What hands on its operand hands on the order of a slot, which the tensors of a group do not have.
+    if (program_.registry().at(op.op->type).traits.forwards && has_orders_) return std::nullopt;
     DType dtype = DType::f32;  // integers and bool go with numbers of f32
     for (const auto* vars : {&op.op->outputs, &op.op->inputs})
       for (const VarId var : *vars)
@@ -182,6 +193,7 @@ class Joiner {
   const CompiledProgram& compiled_;
   const Program& program_;
   const CompiledBlock& block_;
+  const bool has_orders_;
   std::map<Key, std::vector<std::size_t>> open_;
   std::vector<CompiledOp> made_;
   std::vector<std::size_t> place_;  // by op of the block: the op of `made_` that it is, or is in

@@ -178,6 +178,8 @@ Tensor LoopBinder::state(std::size_t index) const {
     if (ragged_) refuse("state '{}' keeps its rows where sequences end", port(at));
     return held;
   }
+  if (!form_.states[index].changes && !value.has_order() && operands_.iterations > 1)
+    refuse("state '{}' has no order, and each iteration takes it as it stands", port(at));
   return of_batch(value, std::move(held), port(at));
 }
 

@@ -27,6 +27,15 @@ std::pair<int, std::size_t> find_loop(const Program& program, int body) {
   throw ProgramError("expected the body of a loop, found block " + std::to_string(body));
 }
 
+DType kept_dtype(const LoopForm& form) {
+  DType dtype = DType::f32;
+  for (const Program::Port& port : form.step.inputs()) {
+    const VarType& type = form.step.var(port.var).type;
+    if (is_floating(type.dtype) && type.rank() > 0 && (*type.shape)[0] == DDim::unknown) dtype = type.dtype;
+  }
+  return dtype;
+}
+
 std::set<VarId> row_vars(const Program& program, int body, const LoopForm& form) {
   const Block& block = program.block(body);
   std::set<VarId> found;
@@ -117,10 +126,7 @@ class Keeper {
   void check_values(const LoopForm& form) {
     const std::set<VarId> rows = lowering::row_vars(program_, body_, form);
     const std::set<VarId> wide = ordered_input(form) ? wide_vars(rows) : std::set<VarId>{};
-    for (const Program::Port& port : form.step.inputs()) {
-      const VarType& type = form.step.var(port.var).type;
-      if (is_floating(type.dtype) && type.rank() > 0 && (*type.shape)[0] == DDim::unknown) dtype_ = type.dtype;
-    }
+    dtype_ = lowering::kept_dtype(form);
     for (const KeptValue& value : values_) {
       const VarType& type = program_.var(value.var).type;
       const std::string what = "keep_values: '" + value.name + "' of " + type.to_string();

@@ -359,10 +359,17 @@ class LoopReader {
     if (step.kind != Symbol::Kind::rows) refuse(op, "looks at something else than a step");
     const Symbol x = at(op.inputs[0]);
     const VarId var = x.kind == Symbol::Kind::rows ? x.var : staying(op, op.inputs[0]);
-    for (std::size_t i = 0; i < state_vars_.size(); ++i)
-      if (state_vars_[i] == var) form_.states[i].shrinks = true;
-    for (std::size_t i = 0; i < input_vars_.size(); ++i)
-      if (input_vars_[i] == var) form_.inputs[i].shrinks = true;
+    bool has_order = false;
+    const auto mark = [&](const std::vector<VarId>& vars, auto& ports) {
+      for (std::size_t i = 0; i < vars.size(); ++i) {
+        if (vars[i] != var) continue;
+        ports[i].shrinks = true;
+        has_order = true;
+      }
+    };
+    mark(state_vars_, form_.states);
+    mark(input_vars_, form_.inputs);
+    if (!has_order) refuse(op, "shrinks what the iteration computed, whose rows nobody knows to be those of the iteration before");
     symbols_[op.outputs[0]] = {.kind = Symbol::Kind::rows, .var = var, .shrunk = true};
   }
 

@@ -45,6 +45,24 @@ bool has(const std::vector<Program::Port>& ports, const std::string& name) {
   return std::any_of(ports.begin(), ports.end(), [&](const Program::Port& port) { return port.name == name; });
 }
 
+/// "along axis 0: …; along axis 1: …".
+std::string along(const std::vector<std::pair<int, std::string>>& refused) {
+  std::string text;
+  for (const auto& [axis, why] : refused) text += fmt::format("{}along axis {}: {}", text.empty() ? "" : "; ", axis, why);
+  return text;
+}
+
+/// Whether the rows that somebody gave are one tensor, wherever among the two axes a sequence of them has its rows.
+bool rows_fit_alike(const Program& program, const RecurrenceOptions& options, int one, int other) {
+  return std::all_of(program.inputs().begin(), program.inputs().end(), [&](const Program::Port& port) {
+    const auto given = options.rows.find(port.name);
+    const int rank = program.var(port.var).type.rank();
+    if (given == options.rows.end() || std::max(one, other) >= rank) return true;
+    const DDim& row = given->second;
+    return row.rank() == rank ? row[one] == 1 && row[other] == 1 : row.inserted(one, 1) == row.inserted(other, 1);
+  });
+}
+
 }  // namespace
 
 void check_states(const Program& program, const std::vector<std::pair<std::string, std::string>>& states) {
@@ -70,8 +88,7 @@ Recurrence make_recurrence(const Program& program, const RecurrenceOptions& opti
   if (axes.empty())
     throw UnsupportedError("program '" + program.title() +
                            "': expected an input with LoD or with an open axis along which rows arrive, found none: name its states");
-  std::string first;
-  int refused = -1;
+  std::vector<std::pair<int, std::string>> refused;  // axis, and why
   std::optional<Recurrence> stateless;
   for (const int axis : axes) {
     try {
@@ -80,18 +97,23 @@ Recurrence make_recurrence(const Program& program, const RecurrenceOptions& opti
       if (!made.states.empty() || axes.size() == 1) return made;
       if (!stateless) stateless = std::move(made);
     } catch (const UnsupportedError& error) {
-      if (first.empty()) first = error.what();
-      refused = axis;
+      refused.emplace_back(axis, error.what());
     }
   }
-  if (!stateless) throw UnsupportedError(first);
+  const std::string advice = "Fix the extents of the batch, or say what a row is";
+  if (!stateless && refused.size() == 1) throw UnsupportedError(refused.front().second);
+  if (!stateless)
+    throw UnsupportedError(fmt::format("program '{}': expected one axis along which rows arrive, found open axes {}: {}. {}",
+                                       program.title(), fmt::join(axes, " and "), along(refused), advice));
   // Rows that see nothing of one another are sequences of one row each: that is meant where they see nothing of one another along the other axes either, or
-  // where somebody says what a row is.
-  if (refused >= 0 && options.rows.empty())
+  // where somebody says what a row is along this axis and no other.
+  const auto alike = [&](const auto& one) { return rows_fit_alike(program, options, stateless->axis, one.first); };
+  if (std::any_of(refused.begin(), refused.end(), alike))
     throw UnsupportedError(
         fmt::format("program '{}': expected one axis along which rows arrive, found open axes {}: along axis {} each row would be a "
-                    "sequence of its own, and along axis {}: {}. Fix the extents of the batch, or say what a row is",
-                    program.title(), fmt::join(axes, " and "), stateless->axis, refused, first));
+                    "sequence of its own, and {}. {}",
+                    program.title(), fmt::join(axes, " and "), stateless->axis, along(refused),
+                    options.rows.empty() ? advice : "The rows that were given fit both: fix the extents of the batch"));
   return std::move(*stateless);
 }
 

@@ -17,13 +17,13 @@
 
 namespace millrace::training {
 
-/// A training job, as a TOML file says it. Numbers behind `=` are the defaults; keys without one are required.
+/// A training job, as a TOML file says it. Values behind `=` are the defaults; of keys that are required, and of optional ones, they are examples.
 ///
 ///     seed = 1
-///     epochs = 100
+///     epochs = 100                  # required
 ///
 ///     [data]                        # .ts (ts_file.h), .npz or .safetensors (ragged_file.h), .csv or .tsv (csv_file.h), or a text by its bytes
-///     train = "a_TRAIN.ts"          # a file; relative names begin in the folder of the data (--data), else in that of this file
+///     train = "a_TRAIN.ts"          # required: a file; relative names begin in the folder of the data (--data), else in that of this file
 ///     test = "a_TEST.ts"            # optional
 ///     validation = 0.0              # the share of the training sequences that is held out (above 0: at least one, and not all), or the name of a file
 ///     format = "auto"               # by the name's ending; "text" for any other file
@@ -37,10 +37,10 @@ namespace millrace::training {
 ///     series = false                # of .csv: no column of sequences, the file is one series
 ///
 ///     [[layer]]                     # any number, in their order
-///     kind = "lstm"                 # lstm, gru, rnn, linear, embedding
-///     units = 100
+///     kind = "lstm"                 # required: lstm, gru, rnn, linear, embedding
+///     units = 100                   # required
 ///     direction = "forward"         # forward, reverse, bidirectional: of recurrent ones
-///     activation = "relu"           # of linear ones: any op of one input; default: none
+///     activation = "relu"           # optional, of linear ones: any op of one input
 ///     dropout = 0.0                 # behind it, while it is trained
 ///
 ///     [model]
@@ -53,8 +53,8 @@ namespace millrace::training {
 ///     start = "other.safetensors"   # weights to begin with, by their names: those of another job, say; optional, without an init
 ///
 ///     [decoder]                     # with targets = "tokens", and required there: a GRU with attention over the rows of the last layer
-///     units = 128
-///     embedding = 64                # numbers that a token is read as
+///     units = 128                   # required
+///     embedding = 64                # required: numbers that a token is read as
 ///     beam = 4                      # hypotheses of the beam search that model.mr does and that is tested
 ///     max_length = 100              # tokens of a hypothesis at most, the end included
 ///     length_penalty = 0.0          # hypotheses are ranked by score / lengthᵃ

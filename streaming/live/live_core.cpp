@@ -101,6 +101,7 @@ void LiveCore::shut_down() noexcept {
   }
   {
     const Locked lock(*this);
+    gone = true;
     stop();
     const auto all = sessions;
     for (const auto& [id, session] : all)

@@ -84,6 +84,7 @@ class LiveCore final : public LivePlace, public std::enable_shared_from_this<Liv
   int gatherings = 0;
   std::size_t gathered = 0;  // pushes since steps began to be held back
   bool prompt = false;       // a task said something that no gathering holds back
+  bool gone = false;         // the model; its sessions may live on
 
  private:
   bool holds_back() noexcept;

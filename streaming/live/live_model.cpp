@@ -310,6 +310,7 @@ task<std::string> save_sealed(Sequence sequence) {
 /// Where there is room for one more.
 void begin(LiveCore& core, LiveSessionState& sequence) {
   const LiveCore::Locked lock(core);
+  if (core.gone) throw CancelledError("live model: expected a model that a session may begin on, found that it is gone");
   if (core.batcher().live() >= core.options.sessions)
     throw OverflowError(fmt::format("live model: expected at most {} sessions, found another", core.options.sessions));
   sequence.begin();

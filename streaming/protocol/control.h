@@ -40,7 +40,7 @@ struct StartMessage {
   std::map<std::string, InputRequest> inputs;
   std::optional<std::vector<std::string>> outputs;  ///< those wanted; absent: all
   std::map<std::string, std::vector<GivenNumber>>
-      given;  ///< values that the program takes at the start, row-major; those left out are zeros
+      given;  ///< values that the program takes at the start, row-major; those left out have the default of the model, else zeros
   ReplyFormat reply = ReplyFormat::json;
   bool segments = false;                             ///< whether labelled segments are wanted
   std::optional<std::string> state = std::nullopt;   ///< base64 of a saved state (live/saved_state.h), from which the sequence goes on

@@ -103,6 +103,20 @@ TEST_CASE("an input shorter than the kernel, no rows, or no channels give what t
   CHECK(conv1d(desc, Tensor(DType::f32, DDim{0, 1, 9}), w, nullptr, device.stream(0)).dims() == DDim{0, 2, 5});
 }
 
+TEST_CASE("a bias whose elements lie apart is added as its dense copy") {
+  CpuDevice device;
+  Random random(3);
+  Conv1dDesc desc;
+  desc.in_channels = 2;
+  desc.out_channels = 4;
+  desc.kernel = 3;
+  desc.bias = true;
+  const Tensor x = random_tensor(random, DType::f32, DDim{2, 2, 9}), w = random_tensor(random, DType::f32, DDim{4, 2, 3}),
+               columns = random_tensor(random, DType::f32, DDim{4, 3});
+  const Tensor apart = columns.select(1, 1), dense = contiguous(apart, device.stream(0));
+  CHECK(same_bits(conv1d(desc, x, w, &apart, device.stream(0)), conv1d(desc, x, w, &dense, device.stream(0))));
+}
+
 TEST_CASE("descriptions and operands that do not fit are errors that name the numbers") {
   CpuDevice device;
   Conv1dDesc desc;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
@@ -201,6 +202,48 @@ TEST_CASE("a convolution without elements is empty, and refuses what does not fi
   CHECK_THROWS_AS(conv(desc, random_tensor(random, DType::f64, {1, 2, 5, 5}), f32({3, 2, 2, 2}), nullptr, stream), DTypeError);
   desc.axes[0].stride = 0;
   CHECK_THROWS_AS(conv(desc, f32({1, 2, 5, 5}), f32({3, 2, 2, 2}), nullptr, stream), ArgumentError);
+}
+
+TEST_CASE("a convolution of no channels is the bias, along any axes, with and without pads") {
+  CpuDevice device;
+  for (const int spatial : {1, 2, 3})
+    for (const std::int64_t pad : {0, 2}) {
+      INFO("axes ", spatial, ", pad ", pad);
+      ConvDesc desc;
+      DDim x{2, 0}, w{3, 0};
+      for (int axis = 0; axis < spatial; ++axis) {
+        desc.axes.push_back({.before = pad, .after = pad});
+        x = x.inserted(axis + 2, 5);
+        w = w.inserted(axis + 2, 3);
+      }
+      const Tensor bias = Tensor::from<float>({1, 2, 3});
+      const Tensor out = conv(desc, Tensor(DType::f32, x), Tensor(DType::f32, w), &bias, device.stream(0));
+      const std::int64_t places = out.dims().erased(0).erased(0).elements();
+      REQUIRE(places == static_cast<std::int64_t>(std::pow(3 + 2 * pad, spatial)));
+      const std::vector<float> found = out.to_vector<float>();
+      for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i] == static_cast<float>(i / static_cast<std::size_t>(places) % 3 + 1));
+    }
+}
+
+TEST_CASE("an axis of one element under one tap changes no bit, of all channels or one by one") {
+  CpuDevice device;
+  Random random(15);
+  for (const std::int64_t groups : {1, 6})
+    for (const int idle : {2, 3}) {
+      INFO("groups ", groups, ", axis ", idle);
+      ConvDesc along, both;
+      along.groups = both.groups = groups;
+      along.axes = {{.stride = 2, .before = 1, .after = 2}};
+      both.axes = along.axes;
+      both.axes.insert(both.axes.begin() + (idle - 2), ConvDesc::Axis{});
+      const Tensor x = random_tensor(random, DType::f32, DDim{2, 6, 40}), w = random_tensor(random, DType::f32, DDim{6, 6 / groups, 5}),
+                   bias = random_tensor(random, DType::f32, DDim{6});
+      const Tensor expected = conv(along, x, w, &bias, device.stream(0));
+      const Tensor found =
+          conv(both, x.reshape(x.dims().inserted(idle, 1)), w.reshape(w.dims().inserted(idle, 1)), &bias, device.stream(0));
+      CHECK(found.dims() == expected.dims().inserted(idle, 1));
+      CHECK(same_bits(found.reshape(expected.dims()), expected));
+    }
 }
 
 }  // namespace millrace::testing

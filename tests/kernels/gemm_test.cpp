@@ -144,6 +144,21 @@ TEST_CASE("a matrix that is read where it lies, packed or packed from its column
   });
 }
 
+TEST_CASE("a row of b that stands for all rows is multiplied as its dense copy, whatever the rows of a") {
+  CpuDevice device;
+  Random random(14);
+  each_instruction_set([&](const std::string& name) {
+    for (const std::int64_t m : {1, 3, 24, 130})
+      for (const std::int64_t n : {5, 40, 133}) {
+        INFO(name, ", m ", m, ", n ", n);
+        const Tensor a = random_tensor(random, DType::f32, DDim{m, 9}), row = random_tensor(random, DType::f32, DDim{1, n});
+        const Tensor stretched = broadcast_view(row, DDim{9, n});
+        CHECK(same_bits(matmul(a, stretched, device.stream(0)),
+                        ordered_product<float>(a, contiguous(stretched, device.stream(0)), cpu::fuses(name))));
+      }
+  });
+}
+
 TEST_CASE("a row has the same bits alone, in any batch of 1 to 64, packed or not, with 1 or 2 threads") {
   CpuDevice one(1), two(2);
   Random random(11);

@@ -160,6 +160,21 @@ TEST_CASE("the cell state may be written in place, the hidden state may not") {
                        doctest::Contains("expected an h_out apart from h"), ArgumentError);
 }
 
+TEST_CASE("a cell takes rows whose elements lie apart, and gives the bits of their dense copies") {
+  CpuDevice device;
+  Random random(21);
+  const LstmDesc desc = desc_of(5, 7);
+  const Weights weights(random, desc);
+  const Tensor x = random_tensor(random, desc.dtype, DDim{5, 3}), h = random_tensor(random, desc.dtype, DDim{7, 3}),
+               c = random_tensor(random, desc.dtype, DDim{7, 3});
+  const std::vector<int> swap{1, 0};
+  const auto dense = [&](const Tensor& view) { return contiguous(view, device.stream(0)); };
+  const State expected = step(desc, weights, dense(x.permute(swap)), {dense(h.permute(swap)), dense(c.permute(swap))}, device.stream(0));
+  const State found = step(desc, weights, x.permute(swap), {h.permute(swap), c.permute(swap)}, device.stream(0));
+  CHECK(same_bits(found.h, expected.h));
+  CHECK(same_bits(found.c, expected.c));
+}
+
 TEST_CASE("weights and states that do not fit are errors that name what was expected") {
   CpuDevice device;
   Random random(1);

@@ -189,6 +189,15 @@ TEST_CASE("a NaN or an infinity makes NaN of all that is rounded with it, and ze
   CHECK(round_to_bytes(Tensor(DType::f32, DDim{0, 3}), 0, device.stream(0)).dims() == DDim{0, 3});
 }
 
+TEST_CASE("numbers whose steps would be below the least number become zeros, on every device") {
+  each_backend([](DeviceUnderTest& on) {
+    const Tensor x = Tensor::from<float>({1e-44F, 0, -1e-44F}, DDim{1, 3});
+    for (const float value : on.down(round_to_bytes(on.up(x), 0, on.stream())).to_vector<float>()) CHECK(value == 0);
+    const ByteTensor bytes = quantize_bytes(on.up(x), 0, on.stream());
+    CHECK(on.down(bytes.scale).to_vector<float>() == std::vector<float>{1});
+  });
+}
+
 TEST_CASE("what cannot be rounded to bytes is named") {
   CpuDevice device;
   const StreamRef stream = device.stream(0);

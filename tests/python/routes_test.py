@@ -150,8 +150,10 @@ def check_settings(folder, paths):
             file.write(f'port = 0\nmodel = "{paths["narrow"]}"\n{table}')
         done = subprocess.run([MILLRACE, "serve", "--settings", f"{folder}/wrong.toml", "--print-config"], capture_output=True, text=True)
         assert done.returncode != 0 and why in done.stderr, done
-    done = subprocess.run([MILLRACE, "serve", paths["narrow"], "--port", "0", "--route", f"now={paths['wide']}"], capture_output=True, text=True, timeout=30)
-    assert done.returncode != 0 and "found 'now'" in done.stderr, done
+    for wrong in ("now", "default", "a.b"):
+        bad = [MILLRACE, "serve", paths["narrow"], "--port", "0", "--route", f"{wrong}={paths['wide']}", "--print-config"]
+        done = subprocess.run(bad, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 2 and f"found '{wrong}'" in done.stderr, done
     twice = ["--route", f"a={paths['wide']}", "--route", f"a={paths['narrow']}"]
     done = subprocess.run([MILLRACE, "serve", paths["narrow"], "--port", "0", *twice], capture_output=True, text=True, timeout=30)
     assert done.returncode != 0 and "--route: expected a name once, found 'a' twice" in done.stderr, done

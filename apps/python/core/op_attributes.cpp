@@ -85,7 +85,7 @@ const std::map<std::string, std::string>& op_attributes() {
       {"scaled_tanh", "alpha, beta"},
       {"scatter_elements", "axis, reduction"},
       {"scatter_nd", "reduction"},
-      {"selu", "alpha"},
+      {"selu", "alpha, gamma"},
       {"sequence_concat", "level"},
       {"sequence_conv", "context_length, context_start"},
       {"sequence_enumerate", "pad_value, win_size"},

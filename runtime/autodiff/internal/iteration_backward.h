@@ -60,13 +60,18 @@ class Stage {
     if (forward == no_var || staged_.var(forward).block != loop_.body) return forward;
     if (const auto known = values.find(forward); known != values.end()) return known->second;
     if (const Tensor* number = staged_.constant(forward)) return values[forward] = build::constant(*number).id();
-    const std::optional<Op> op = recompute_ ? maker(forward) : std::nullopt;
+    const std::optional<Op> op = recompute_ || !can_be_kept(forward) ? maker(forward) : std::nullopt;
     if (!op) return values[forward] = take(forward);
     Op again{op->type, {}, {}, op->attributes, op->label};
     for (const VarId input : op->inputs) again.inputs.push_back(find(input, values, take));
     const std::vector<VarId> made = emit(staged_, std::move(again));
     for (std::size_t i = 0; i < made.size(); ++i) values[op->outputs[i]] = made[i];
     return values.at(forward);
+  }
+  /// Whether slots of the forward loop can hold the value; one of another dtype is made again under every policy.
+  bool can_be_kept(VarId forward) const {
+    const DType dtype = staged_.var(forward).type.dtype;
+    return dtype == loop_.dtype || dtype == DType::boolean || dtype == DType::bf16;
   }
   /// The op that makes a value of the iteration's own; none for what is read or shrunk.
   std::optional<Op> maker(VarId forward) const {
@@ -142,6 +147,8 @@ class BodyWalk {
 
   void visit_write(const Op& op) {
     if (!sums_.active(op.inputs[2])) return;
+    if (outside(op.inputs[2]))  // whose gradient has no rows of its own
+      refuse_recurrence("'" + program_.var(op.inputs[2]).name + "' is made around the loop and written in each iteration");
     sums_.add(op.inputs[2], stage_.incoming(op.inputs[0]));
     const auto state = state_of(op.inputs[0]);
     if (state && live_[*state]) sums_.add(op.inputs[2], stage_.memory(*state));

@@ -442,6 +442,32 @@ Kept kept_slots(Program& program, const RecurrentLoop& loop, const std::vector<V
   return all;
 }
 
+/// The values that the backward loop reads, and by state whether it is one of the backward loop's: one that no gradient reaches is none. Leaving one out
+/// may leave out others.
+std::pair<std::vector<VarId>, std::vector<bool>> rehearse(const Program& program, const std::set<VarId>& active, const RecurrentLoop& loop,
+                                                          const ArrayGradients& arrays, bool recompute) {
+  std::vector<bool> live(loop.states.size(), true);
+  for (;;) {
+    Rehearsal rehearsal(program, loop, arrays, recompute);
+    BodyWalk walk(rehearsal.program(), active, loop, live, rehearsal);
+    walk.run();
+    std::vector<std::pair<VarId, VarId>> ignored;
+    for (const Deferred& later : walk.deferred)
+      add_weights(
+          rehearsal.program(), active, later, loop.body, [&](VarId var) { return rehearsal.flat_value(var); },
+          [&](std::size_t output) { return rehearsal.output_rows(output); }, ignored);
+    bool stable = true;
+    for (std::size_t i = 0; i < live.size(); ++i) {
+      if (!live[i] || walk.reached[i]) continue;
+      if (has_kind(arrays, loop.states[i].array, loop.dense ? Kind::slot : Kind::last))
+        refuse_recurrence("a last state does not depend on the state before");
+      live[i] = false;
+      stable = false;
+    }
+    if (stable) return {rehearsal.needed, live};
+  }
+}
+
 /// While it lives, the types of a dense loop's values do not say how many rows an iteration has: rules are asked for the rows of all iterations, too.
 class OpenRows {
  public:
@@ -491,28 +517,12 @@ LoopGradients recurrence_backward(Program& program, const std::set<VarId>& activ
   const RecurrentLoop loop = read_recurrent_loop(program, body);
   check_kinds(program, loop, arrays);
   const OpenRows open(program, loop);
-  // A state that no gradient reaches is none of the backward loop's. Leaving one out may leave out others.
-  std::vector<bool> live(loop.states.size(), true);
-  std::vector<VarId> needed;
-  for (bool stable = false; !stable;) {
-    Rehearsal rehearsal(program, loop, arrays, memory.kind == MemoryPolicy::Kind::recompute);
-    BodyWalk walk(rehearsal.program(), active, loop, live, rehearsal);
-    walk.run();
-    std::vector<std::pair<VarId, VarId>> ignored;
-    for (const Deferred& later : walk.deferred)
-      add_weights(
-          rehearsal.program(), active, later, loop.body, [&](VarId var) { return rehearsal.flat_value(var); },
-          [&](std::size_t output) { return rehearsal.output_rows(output); }, ignored);
-    needed = rehearsal.needed;
-    stable = true;
-    for (std::size_t i = 0; i < live.size(); ++i) {
-      if (!live[i] || walk.reached[i]) continue;
-      if (has_kind(arrays, loop.states[i].array, loop.dense ? Kind::slot : Kind::last))
-        refuse_recurrence("a last state does not depend on the state before");
-      live[i] = false;
-      stable = false;
-    }
+  const bool recomputes = memory.kind == MemoryPolicy::Kind::recompute;
+  if (recomputes) {  // what cannot be kept has the general form under every policy, and so the same bits
+    Program copy = program;
+    kept_slots(copy, loop, rehearse(program, active, loop, arrays, false).first, MemoryPolicy{});
   }
+  const auto [needed, live] = rehearse(program, active, loop, arrays, recomputes);
   const Kept kept = kept_slots(program, loop, needed, memory);
   LoopGradients made;
   for (std::int64_t phase = 0; phase < truncation_phases(memory); ++phase) {

@@ -26,6 +26,7 @@ class LoopReader {
     const LoopForm form = find_loop_form(program_, loop_.block, program_.block(loop_.block).ops[place_]);
     const Op loop = program_.block(loop_.block).ops[place_];
     loop_.rows = lowering::row_vars(program_, loop_.body, form);
+    loop_.dtype = lowering::kept_dtype(form);
     for (const LoopForm::Carried& carried : form.carried)
       if (!carried.counter) refuse_recurrence("a loop over ragged rows carries a tensor");
     if (loop.attributes.get_or<std::int64_t>("max_trips", -1) >= 0) refuse_recurrence("the loop has a trip limit");

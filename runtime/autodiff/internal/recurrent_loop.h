@@ -20,6 +20,7 @@ struct RecurrentLoop {
   int body = 0;
   int block = 0;
   std::int64_t level = 0;
+  DType dtype = DType::f32;        ///< in which the loop's values can be kept
   bool dense = false;              ///< slots of [T, N, …] with as many rows each, not of ragged rows; no orders, no statics
   bool reverse = false;            ///< the forward loop goes from the ends of its sequences to their beginnings
   std::map<VarId, VarId> sources;  ///< array that the loop reads alone → its rows, packed, where they are at hand; dense: [T, N, …]

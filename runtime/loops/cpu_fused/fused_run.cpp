@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include <millrace/runtime/loops/cpu_fused/internal/fused_state.h>
+#include <millrace/runtime/loops/last_state.h>
 #include <millrace/tensor/ragged.h>
 
 namespace millrace {
@@ -411,10 +412,7 @@ std::vector<SlotValue> FusedRun::finish() {
     }
     made.storage()->mark_written();
     if (form().unbatched) made = made.select(0, 0);
-    if (state.order && state.ordered.stride == 1)
-      last.emplace_back(LoDTensor(std::move(made)), state.order, state.ordered.first + state.done - 1);
-    else
-      last.emplace_back(LoDTensor(std::move(made)));
+    last.push_back(last_state(form(), state.operands, i, state.done, LoDTensor(std::move(made))));
   }
   return last;
 }

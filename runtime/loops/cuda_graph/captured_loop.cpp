@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <millrace/runtime/loops/binder.h>
+#include <millrace/runtime/loops/last_state.h>
 #include <millrace/runtime/program/internal/op_name.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/tensor/ragged.h>
@@ -259,8 +260,7 @@ std::vector<SlotValue> CapturedLoop::Run::finish() {
   std::vector<SlotValue> last;
   for (std::size_t i = 0; i < slots_.last.size(); ++i) {
     if (form_->states[i].changes)
-      last.push_back(order_ && ordered_.stride == 1 ? SlotValue(LoDTensor(slots_.last[i]), order_, ordered_.first + iterations() - 1)
-                                                    : SlotValue(LoDTensor(slots_.last[i])));
+      last.push_back(last_state(*form_, operands_, i, iterations(), LoDTensor(slots_.last[i])));
     else
       last.push_back(operands_.states[i]);
   }

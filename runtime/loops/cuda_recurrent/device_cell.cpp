@@ -61,7 +61,7 @@ class DeviceCell::Run final : public WholeRun {
 
   std::vector<SlotValue> finish() override {
     std::vector<SlotValue> last;
-    for (const Tensor& state : states_) last.push_back(last_state(rows_, state, iterations() - 1, stream_));
+    for (std::size_t i = 0; i < states_.size(); ++i) last.push_back(last_state(rows_, i, states_[i], iterations() - 1, stream_));
     return last;
   }
 

@@ -199,8 +199,8 @@ std::unique_ptr<LoopRun> DeviceLstm::prepare(LoopOperands operands, StreamRef st
 std::vector<SlotValue> DeviceLstm::last_states(const DeviceRows& rows, const LstmSequenceRows& sequence, std::int64_t iterations,
                                                StreamRef stream) const {
   std::vector<SlotValue> last(2);
-  last[loop_.h] = last_state(rows, sequence.h_out, iterations - 1, stream);
-  last[loop_.c] = last_state(rows, sequence.c_out, iterations - 1, stream);
+  last[loop_.h] = last_state(rows, loop_.h, sequence.h_out, iterations - 1, stream);
+  last[loop_.c] = last_state(rows, loop_.c, sequence.c_out, iterations - 1, stream);
   return last;
 }
 

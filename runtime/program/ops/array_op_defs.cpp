@@ -118,7 +118,7 @@ OpKernel prepare_tensor_array(const PrepareContext& context) {
   // dtype and a shape.
   return [name = attributes.get_or("name", var.name), type = var.type, window](OpContext& run) {
     const TensorArray array = make_array(run, window).named(name);
-    run.set(0, type.open || !type.shape ? array : array.of(type.dtype, slot_dims(run, array, *type.shape)));
+    run.set(0, type.open || !type.shape ? array : array.of(type.dtype, slot_dims(run, array, *type.shape), type.lod_depth));
   };
 }
 

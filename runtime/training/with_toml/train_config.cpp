@@ -85,24 +85,34 @@ void read_csv_form(const Table& table, TrainConfig& config) {
   form.separator = separator[0];
 }
 
+/// Whether the key of columns has the value that it has without being said.
+bool says_default(const CsvForm& form, std::string_view key) {
+  const CsvForm none;
+  if (key == "sequence_column") return form.sequence == none.sequence;
+  if (key == "target_columns") return form.targets == none.targets;
+  if (key == "feature_columns") return form.features == none.features;
+  return key == "separator" ? form.separator == none.separator : form.series == none.series;
+}
+
 /// Compares the keys with the endings of the files.
 void check_files(const Table& table, const TrainConfig& config) {
-  bool separated = false;
+  bool separated = false, tables = false;
   for (const std::string& name : {config.train, config.test, config.validation_file}) {
     if (name.empty()) continue;
     const std::string ending = config.format == TrainConfig::Format::text ? "" : ending_of(name);
     const bool csv = ending == ".csv" || ending == ".tsv";
     separated = separated || ending == ".csv";
+    tables = tables || csv;
     const std::string found = ", found " + millrace::internal::printable(name);
     for (const char* key : csv_keys)
-      if (!csv && table.has(key))
+      if (!csv && table.has(key) && !says_default(config.csv, key))
         table.fail(table.required(key), std::string(key) + ": expected a .csv or .tsv file for the keys of columns" + found);
     if (ending == ".ts" && config.targets != Targets::sequence)
       table.fail(table.required("targets"), "targets: expected \"sequence\" for a .ts file" + found);
     if (csv && config.targets == Targets::tokens)
       table.fail(table.required("targets"), "targets: expected \"sequence\" or \"row\" for a table" + found);
   }
-  refuse_idle(table, "separator", separated || config.csv.separator == '\t', "a .csv file");
+  refuse_idle(table, "separator", separated || !tables || config.csv.separator == '\t', "a .csv file");
   refuse_idle(table, "length", config.length == TrainConfig().length || config.csv.series || config.format == TrainConfig::Format::text,
               "format = \"text\" or series = true");
 }
@@ -285,7 +295,8 @@ TrainConfig config_of(const Table& root, std::string_view text, const std::strin
     root.fail(root.required("decoder"), "[decoder]: expected targets = \"tokens\" in [data] with it");
   if (config.model.decoder && root.has("model")) {
     const Table model(root.table_at("model"), name, "[model]");
-    if (model.has("pooling")) model.fail(model.required("pooling"), "pooling: expected none beside [decoder], which sees all rows");
+    if (model.has("pooling") && config.model.pooling != ModelSpec().pooling)
+      model.fail(model.required("pooling"), "pooling: expected none beside [decoder], which sees all rows");
   }
   if (config.targets == Targets::tokens && !config.model.decoder) {
     const Table data(root.table_at("data"), name, "[data]");

@@ -197,6 +197,24 @@ TEST_CASE("a slot with other rows than sequences live is an error that names shr
   CHECK_THROWS_AS(TensorArray(3, order), ArgumentError);
 }
 
+TEST_CASE("what is packed or joined of no slots has the levels that a slot was said to have") {
+  CpuDevice cpu;
+  const StreamRef stream = cpu.stream(0);
+  const auto empty = [&](const std::vector<LoD::Level>& lengths) { return unpack(ragged(lengths), 0, true, stream); };
+  const auto [sentences, of_two] = empty({{0, 0}, {}});
+  const auto slots = [&](const SequenceOrder& order, int levels) {
+    return TensorArray(0, order).of(DType::f32, DDim{DDim::unknown, 1}, levels);
+  };
+  CHECK(run_fifo(pack(sentences, 0, of_two, stream)).lod().to_string() == "[[0,0],[]]");
+  CHECK(run_fifo(pack(slots(of_two, 0), 0, of_two, stream)).lod().to_string() == "[[0,0]]");
+  CHECK(run_fifo(pack(slots(of_two, 2), 0, of_two, stream)).lod().to_string() == "[[0,0],[],[]]");
+  const auto [words, of_one] = empty({{0, 0, 0}});
+  CHECK(run_fifo(pack(slots(of_one, 1), 0, of_one, stream)).lod().to_string() == "[[0,0,0],[]]");
+  const LoDTensor joined = run_fifo(slots(of_one, 1).concat(stream));
+  CHECK(joined.lod().depth() == 1);
+  CHECK(joined.rows() == 0);
+}
+
 TEST_CASE("a missing level, another level and an open array are refused by name") {
   CpuDevice cpu;
   CHECK_THROWS_AS(unpack(ragged({{2, 1}}), 1, true, cpu.stream(0)), LoDError);

@@ -339,6 +339,40 @@ TEST_CASE("a rendezvous that nobody reads is a deadlock that names the slot") {
   CHECK(what.find("slot 0 in window 'audio' (capacity 0") != std::string::npos);
 }
 
+task<void> write_until_cancelled(TensorArray window, bool* cancelled) {
+  try {
+    co_await window.append(Tensor::scalar(2.0f));
+  } catch (const CancelledError&) {
+    *cancelled = true;
+    throw;
+  }
+}
+
+/// Slot 0 is read between the cancellation of the writer of slot 1, which waits for its room, and the writer's turn.
+task<void> read_behind_cancellation(TensorArray window, bool* cancelled) {
+  TaskInfo& me = co_await this_task::info();
+  const auto kept = window.writer(me, "main");
+  co_await window.append(Tensor::scalar(1.0f));
+  Scope scope(me);
+  scope.spawn(write_until_cancelled(window, cancelled), "writer");
+  co_await this_task::yield();
+  co_await this_task::yield();
+  scope.cancel();
+  co_await window.read(0);
+  try {
+    co_await scope.join();
+  } catch (const CancelledError&) {
+  }
+}
+
+TEST_CASE("a write that is cancelled is either withdrawn or written, and its writer hears which") {
+  const TensorArray window = TensorArray::window(1);
+  bool cancelled = false;
+  run_fifo(read_behind_cancellation(window, &cancelled));
+  CHECK(cancelled == (window.state(1) != SlotState::written));
+  CHECK(live_frames() == 0);
+}
+
 TEST_CASE("a rendezvous whose writer is cancelled withdraws its offer") {
   const TensorArray window = TensorArray::window(0);
   run_fifo(cancelled_pump(window));

@@ -467,6 +467,44 @@ TEST_CASE("a spill folder that is not there is one error that names it, fused an
   }
 }
 
+/// h = tanh(h / 2 + table[argmax x] + (h · x as f64, back again)) over ragged rows, L = Σ h².
+Program of_several_dtypes(const MemoryPolicy& memory) {
+  Program program;
+  VarId loss = no_var;
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 3}, 1));
+    const Var table = input("table", VarType(DType::f32, {3, 3}));
+    DynamicRNN rnn;
+    {
+      const auto block = rnn.block();
+      const Var now = rnn.step_input(x), h = rnn.memory(DType::f32, {3});
+      const Var place = call1("argmax", {now}, {{"axis", std::int64_t{-1}}, {"keepdims", false}});
+      const Var next = tanh(h * 0.5f + gather(table, place) + cast(cast(h, DType::f64) * cast(now, DType::f64), DType::f32));
+      rnn.update_memory(h, next);
+      rnn.output(next);
+    }
+    const Var y = drop_lod(rnn.outputs()[0]), made = sum(y * y);
+    output("loss", made);
+    loss = made.id();
+  }
+  with_all_gradients(program, loss, memory);
+  return program;
+}
+
+TEST_CASE("a recurrence with values of several dtypes has the same gradients by bits under every policy, and may be truncated") {
+  Random random(9);
+  const LoD lod = LoD::from_lengths({{7, 0, 4, 7}});
+  const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), 3}), lod)}, {"table", random_tensor(random, {3, 3})}};
+  const RunResult kept = on_cpu(of_several_dtypes({}), feeds);
+  for (const MemoryPolicy& memory : {spill, recompute(0), recompute(3)}) {
+    const RunResult found = on_cpu(of_several_dtypes(memory), feeds);
+    CHECK(bits(found) == bits(kept));
+  }
+  CHECK(on_cpu(of_several_dtypes({Kind::truncate, 0, 2, 4}), feeds)["loss"].tensor().to_vector<float>() ==
+        kept["loss"].tensor().to_vector<float>());
+}
+
 TEST_CASE("a policy of a single loop is that of its body block, and one of a loop that is not there is refused") {
   const auto made = [](int body) {
     Program program;

@@ -10,6 +10,7 @@
 #include <millrace/runtime/autodiff/append_backward.h>
 #include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/builder/static_rnn.h>
 #include <millrace/runtime/layers/gru.h>
 #include <millrace/runtime/layers/lstm.h>
 #include <millrace/runtime/layers/rnn.h>
@@ -112,6 +113,57 @@ TEST_CASE("the backward of a ragged recurrence is a recurrence that runs fused, 
       const LoD lod = LoD::from_lengths({lengths});
       CHECK(compare(made.program, feeds_of(random, each, lod, DType::f32)) == (lod.rows() > 0 ? 2 : 0));
     }
+  }
+}
+
+/// Σ of the outputs of tanh(s + b) and x_t · b, and of a state that is the same in each iteration.
+Loss same_in_each_iteration(bool ragged) {
+  Loss made;
+  {
+    const Guard guard(made.program);
+    const Var s = input("s", VarType(DType::f64, {2, 3})), b = input("b", VarType(DType::f64, {3}));
+    Var total;
+    if (ragged) {
+      const Var x = input("x", VarType(DType::f64, {DDim::unknown, 3}, 1));
+      DynamicRNN rnn;
+      {
+        const auto block = rnn.block();
+        const Var now = rnn.step_input(x), h = rnn.memory(DType::f64, {3}), same = tanh(s + b);
+        rnn.update_memory(h, same);
+        rnn.output(same);
+        rnn.output(now * b + h);
+      }
+      total = sum(drop_lod(rnn.outputs()[0])) + sum(drop_lod(rnn.outputs()[1]));
+    } else {
+      const Var x = input("x", VarType(DType::f64, {4, 2, 3}));
+      StaticRNN rnn;
+      {
+        const auto block = rnn.block();
+        const Var now = rnn.step_input(x);
+        rnn.output(tanh(s + b));
+        rnn.output(now * b);
+      }
+      total = sum(rnn.outputs()[0]) + sum(rnn.outputs()[1]);
+    }
+    output("loss", total);
+    made.loss = total.id();
+  }
+  return made;
+}
+
+TEST_CASE("what a loop writes the same in each iteration gets the gradients of all iterations") {
+  Random random(6);
+  for (const bool ragged : {false, true}) {
+    INFO("ragged ", ragged);
+    Loss made = same_in_each_iteration(ragged);
+    with_all_gradients(made.program, made.loss);
+    Feeds feeds{{"s", random_tensor(random, {2, 3}, 1, DType::f64)}, {"b", random_tensor(random, {3}, 1, DType::f64)}};
+    const LoD lod = LoD::from_lengths({{4, 4}});
+    if (ragged)
+      feeds.emplace("x", LoDTensor(random_tensor(random, {8, 3}, 1, DType::f64), lod));
+    else
+      feeds.emplace("x", random_tensor(random, {4, 2, 3}, 1, DType::f64));
+    expect_gradients(made.program, feeds, {"s", "b", "x"});
   }
 }
 

@@ -187,6 +187,29 @@ TEST_CASE("an error in a branch that runs where it stands names op, block and it
   }
 }
 
+TEST_CASE("a slot that is handed on keeps its order beside ops that run joined") {
+  const Program program = built_program([] {
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 1}, 1));
+    const auto [steps, order] = millrace::build::unpack(x, 0, true);
+    const Var n = steps.size();
+    Var step = constant(0);
+    const millrace::build::ArrayVar out(n, order, "out");
+    WhileLoop loop = while_loop({step});
+    {
+      const auto frame = loop.frame();
+      loop.break_if(equal(step, n));
+      const Var now = steps.read(step), kept = identity(steps.read(maximum(step - 1, constant(0))));
+      const Var more = kept * 2.0f + 1.0f;
+      out.write(step, shrink(kept, now) + now);
+      step.update(step + cast(sum(more, {0, 1}) * 0.0f + 1.0f, DType::i64));
+    }
+    output("y", pack(out, 0, order));
+  });
+  const Tensor rows = Tensor::from<float>({1, 2, 10, 20, 30, 40, 50, 7}, {8, 1});
+  const Feeds feeds{{"x", millrace::LoDTensor(rows, millrace::LoD::from_lengths({{2, 6}}))}};
+  CHECK(bits(on_cpu(program, feeds)) == bits(on_cpu(program, feeds, one_by_one())));
+}
+
 TEST_CASE("an op of a group that waits for nothing is not held up by one that waits") {
   // Each loop reads in its iteration what the other has written in the same one.
   const Program program = built_program([] {

@@ -118,6 +118,34 @@ TEST_CASE("a loop over rows gives the same bits whole, step by step, alone and i
   }
 }
 
+TEST_CASE("rows that fit two open axes alike do not choose between them") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, DDim::unknown, 2}));
+    const build::ArrayVar steps = build::ArrayVar::unstack(x, 1);
+    const build::Var n = steps.size();
+    const build::ArrayVar out(n, "out");
+    build::Var step = build::constant(0), h = build::gather(x, build::constant(0), 1) * 0.0f;
+    build::WhileLoop loop = build::while_loop({step, h});
+    {
+      const auto frame = loop.frame();
+      loop.break_if(build::equal(step, n));
+      const build::Var next = h * 0.5f + steps.read(step);
+      out.write(step, next);
+      h.update(next);
+      step.update(step + 1);
+    }
+    build::output("y", out.stack(1));
+  }
+  RecurrenceOptions options;
+  CHECK_THROWS_WITH_AS(make_recurrence(program, options), doctest::Contains("say what a row is"), UnsupportedError);
+  options.rows = {{"x", DDim{1, 2}}};  // a sequence of one step, or a step of one sequence
+  CHECK_THROWS_WITH_AS(make_recurrence(program, options), doctest::Contains("The rows that were given fit both"), UnsupportedError);
+  options.rows = {{"x", DDim{3, 2}}};
+  CHECK(make_recurrence(program, options).axis == 0);
+}
+
 TEST_CASE("row-wise ops before and after the loop, and stacked loops, are part of the step") {
   Random random(3);
   Program program;

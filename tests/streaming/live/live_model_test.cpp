@@ -302,8 +302,10 @@ TEST_CASE("a session may be reset, told levels, cancelled, and given a deadline"
   silent.cancel();
   CHECK(told.get_future().get().find("was cancelled") != std::string::npos);
   const LiveSession left = sync_wait(threads().executor(), model->open());
+  task<LiveSession> late = model->open();
   model.reset();
   CHECK(error_of<CancelledError>(left.next()).find("its model is gone") != std::string::npos);
+  CHECK_THROWS_WITH_AS(sync_wait(threads().executor(), std::move(late)), doctest::Contains("it is gone"), CancelledError);
 }
 
 TEST_CASE("a caller that is no task pushes and takes where nothing has to wait, with the bits of the whole run") {

@@ -10,6 +10,7 @@
 
 #include <millrace/kernels/gather.h>
 #include <millrace/runtime/loops/cuda_recurrent/internal/device_rows.h>
+#include <millrace/runtime/loops/last_state.h>
 #include <millrace/runtime/loops/loop_backend.h>
 #include <millrace/tensor/watermark.h>
 
@@ -66,12 +67,12 @@ class WholeRun : public LoopRun {
   std::string reason_;
 };
 
-/// The rows of `state`, which has one for each sequence, that belong to the sequences of iteration `last`.
-inline SlotValue last_state(const DeviceRows& rows, const Tensor& state, std::int64_t last, StreamRef stream) {
+/// The rows of `state`, which has one for each sequence and is number `index`, that belong to the sequences of iteration `last`.
+inline SlotValue last_state(const DeviceRows& rows, std::size_t index, const Tensor& state, std::int64_t last, StreamRef stream) {
   const std::vector<std::int64_t> places = rows.stayed(last);
   const std::int64_t count = rows.counts[static_cast<std::size_t>(last)];
   const Tensor stayed = places.empty() ? state.rows(0, count) : gather_rows(state, places, stream);
-  return SlotValue(LoDTensor(stayed), rows.order, last);
+  return last_state(rows.form, rows.operands, index, last + 1, LoDTensor(stayed));
 }
 
 }  // namespace millrace

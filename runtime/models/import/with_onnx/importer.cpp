@@ -6,6 +6,7 @@
 
 #include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/lowering/drop_unread.h>
+#include <millrace/runtime/lowering/lists_to_arrays.h>
 #include <millrace/runtime/models/import/with_onnx/element_types.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/settings.h>
@@ -141,6 +142,7 @@ Program Importer::attempt() {
     }
   }
   drop_unread_views(program_);
+  lists_to_arrays(program_);
   return std::move(program_);
 }
 

@@ -689,6 +689,32 @@ TEST_CASE("a run that is cancelled while a fused loop iterations ends soon") {
   }
 }
 
+TEST_CASE("a loop that shrinks what its iteration computed is interpreted, since no order says whose rows those are") {
+  Program program;
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 1}, 1)), b = input("b", VarType(DType::f32, {DDim::unknown, 1}));
+    const auto [steps, order] = unpack(x, 0, true);
+    Var step = 0, h = identity(b);
+    const ArrayVar out(Var(2), "out");
+    {
+      WhileLoop loop = while_loop({step, h});
+      const auto frame = loop.frame();
+      loop.break_if(equal(step, Var(2)));
+      const Var now = steps.read(step), next = shrink(h * 2.0f, now) + now;
+      h.update(next);
+      out.write(step, next);
+      step.update(step + 1);
+    }
+    output("first", out.read(Var(0)));
+    output("last", h);
+  }
+  const Feeds feeds{{"x", LoDTensor(Tensor::from<float>({1, 2, 10, 20, 30, 40, 50}, {7, 1}), LoD::from_lengths({{2, 5}}))},
+                    {"b", Tensor::from<float>({100, 1000}, {2, 1})}};
+  CHECK(compare(program, feeds) == 0);
+  CHECK(on_cpu(program, feeds)["first"].tensor().to_vector<float>() == std::vector<float>{2010, 201});
+}
+
 TEST_CASE("runs of one executable at once, on several threads, give the bits of each alone") {
   Random random(8);
   Program program;

@@ -198,6 +198,12 @@ TEST_CASE("a key that does nothing with this data or these layers is refused wit
                 "[model]\npooling = \"last\"\nrecurrent_init = \"default\"\nforget_bias = 1.0\n[training]\nmemory = \"keep\"\n",
             "c.toml")
             .length == 100);
+  CHECK(parse_train_config(job("train = \"a.npz\"\nsequence_column = \"sequence\"\nseries = false\nseparator = \",\"\n", lstm), "c.toml")
+            .train == "a.npz");
+  CHECK(parse_train_config(
+            job("train = \"a.npz\"\ntargets = \"tokens\"\n", gru) + "[decoder]\nunits = 3\nembedding = 2\n[model]\npooling = \"last\"\n",
+            "c.toml")
+            .model.decoder);
   CHECK(parse_train_config(job(csv + "test = \"b.tsv\"\nseries = true\nlength = 50\nseparator = \";\"\n", lstm), "c.toml").length == 50);
   CHECK(parse_train_config(job("train = \"a\"\nformat = \"text\"\nlength = 50\n", lstm), "c.toml").length == 50);
 }
