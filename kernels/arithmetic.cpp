@@ -19,7 +19,7 @@ constexpr internal::Implementations<const std::vector<ArithmeticStep>&, const st
 
 /// `x` stretched to `dims`, with elements side by side or one that stands for all along the innermost axis.
 Tensor stretched(const Tensor& x, const DDim& dims, StreamRef stream) {
-  const Tensor view = broadcast_view(x, dims);
+  Tensor view = broadcast_view(x, dims);
   for (int axis = dims.rank() - 1; axis >= 0; --axis) {
     if (dims[axis] == 1) continue;
     if (view.strides()[axis] == 0 || view.strides()[axis] == 1) return view;

@@ -76,7 +76,7 @@ Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const 
     return out;
   };
   if (cpu::is_depthwise(desc, weights))
-    return start(x, [=](ThreadTeam& team) { cpu::depthwise(desc, x, rows, has_bias ? &addend : nullptr, out, team); });
+    return start(x, [=](KernelContext& context) { cpu::depthwise(desc, x, rows, has_bias ? &addend : nullptr, out, context); });
   const bool pads =
       std::any_of(desc.axes.begin(), desc.axes.end(), [](const ConvDesc::Axis& axis) { return axis.before > 0 || axis.after > 0; });
   const Tensor own = pads || x.is_contiguous() ? x : internal::row_major("conv", x, stream);

@@ -6,6 +6,7 @@
 
 #include <millrace/kernels/cpu/depthwise_kernels.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
+#include <millrace/tensor/checked.h>
 
 namespace millrace::cpu {
 namespace {
@@ -47,15 +48,18 @@ class Planes {
   std::int64_t count() const { return x_.dim(0) * desc_.groups; }
   std::int64_t work() const { return units_ * out_rows_ * out_columns_ * taps1_ * taps2_; }
 
-  void run(std::int64_t begin, std::int64_t end) const {
-    std::vector<T> plane(static_cast<std::size_t>(height_ * width_ * along_.stride + slack), T{0});
+  void run(std::int64_t begin, std::int64_t end, const KernelContext& context) const {
+    const std::int64_t elements = checked_add(checked_mul(checked_mul(height_, width_), along_.stride), slack);
+    const Tensor room(x_.dtype(), DDim{elements}, context.workspace());
+    T* const plane = static_cast<T*>(room.raw_mutable());
+    std::fill_n(plane, elements, T{0});  // the padding, which nothing else writes
     for (std::int64_t at = begin; at < end; ++at) {
-      copy(static_cast<const T*>(x_.raw()) + at / desc_.groups * x_.strides()[0] + at % desc_.groups * x_.strides()[1], plane.data());
+      copy(static_cast<const T*>(x_.raw()) + at / desc_.groups * x_.strides()[0] + at % desc_.groups * x_.strides()[1], plane);
       for (std::int64_t unit = 0; unit < units_; ++unit) {
         const std::int64_t channel = at % desc_.groups * units_ + unit;
-        depthwise_plane(DepthwiseCall<T>{plane.data(), width_ * along_.stride, down_.stride, down_.dilation, offsets_.data(), taps1_,
-                                         taps2_, weights_ + channel * taps1_ * taps2_, bias_ == nullptr ? nullptr : bias_ + channel,
-                                         desc_.relu, out_ + (at * units_ + unit) * out_rows_ * out_columns_, out_rows_, out_columns_});
+        depthwise_plane(DepthwiseCall<T>{plane, width_ * along_.stride, down_.stride, down_.dilation, offsets_.data(), taps1_, taps2_,
+                                         weights_ + channel * taps1_ * taps2_, bias_ == nullptr ? nullptr : bias_ + channel, desc_.relu,
+                                         out_ + (at * units_ + unit) * out_rows_ * out_columns_, out_rows_, out_columns_});
       }
     }
   }
@@ -86,10 +90,11 @@ class Planes {
 };
 
 template <class T>
-void run_type(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, ThreadTeam& team) {
+void run_type(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out,
+              const KernelContext& context) {
   const Planes<T> planes(desc, x, weights, bias, out);
   const std::int64_t grain = std::max<std::int64_t>(1, thread_work / std::max<std::int64_t>(1, planes.work()));
-  team.parallel(planes.count(), grain, [&](std::int64_t begin, std::int64_t end) { planes.run(begin, end); });
+  context.team().parallel(planes.count(), grain, [&](std::int64_t begin, std::int64_t end) { planes.run(begin, end, context); });
 }
 
 }  // namespace
@@ -100,10 +105,11 @@ bool is_depthwise(const ConvDesc& desc, const Tensor& weights) {
          weights.elements() / std::max<std::int64_t>(1, weights.dim(0)) <= k_block;
 }
 
-void depthwise(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, ThreadTeam& team) {
+void depthwise(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out,
+               const KernelContext& context) {
   if (out.elements() == 0) return;
-  if (x.dtype() == DType::f64) return run_type<double>(desc, x, weights, bias, out, team);
-  run_type<float>(desc, x, weights, bias, out, team);
+  if (x.dtype() == DType::f64) return run_type<double>(desc, x, weights, bias, out, context);
+  run_type<float>(desc, x, weights, bias, out, context);
 }
 
 }  // namespace millrace::cpu

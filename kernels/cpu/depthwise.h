@@ -2,13 +2,15 @@
 #pragma once
 
 #include <millrace/kernels/conv.h>
-#include <millrace/tensor/thread_team.h>
+#include <millrace/tensor/kernel_context.h>
 
 namespace millrace::cpu {
 
 /// Whether `depthwise` computes this convolution: one input channel in each group, one or two axes, and at most k_block taps.
 bool is_depthwise(const ConvDesc& desc, const Tensor& weights);
-/// conv of kernels/conv.h, with the bits of cpu/conv.h: x of any strides, weights and bias row-major; out row-major.
-void depthwise(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, ThreadTeam& team);
+/// conv of kernels/conv.h, with the bits of cpu/conv.h: x of any strides, weights and bias row-major; out row-major. Planes between their
+/// padding lie in the workspace. OutOfMemoryError where it has no room.
+void depthwise(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out,
+               const KernelContext& context);
 
 }  // namespace millrace::cpu

@@ -34,7 +34,8 @@ def constant(name, value, dtype="i8"):
 
 
 def loop(random, axis, taken, collected, condition, lengths):
-    """A tanh cell over axis `axis` of x [2, T, 4] or [T, 2, 4]. `taken`: a step by Gather, or by Gather behind a slice of everything. `collected`: what the
+    """A tanh cell over axis `axis` of x [2, T, 4] or [T, 2, 4]. `taken`: a step by Gather, by Gather behind a slice of everything, or out of the
+    list that `x.unbind(axis)` is. `collected`: what the
     iterations gave, as a list or as outputs that the loop scans. `condition`: how the body says that it goes on. `lengths`: how the graph picks T."""
     weight = lambda *dims: random.normal(0, 0.5, dims).astype("f4")
     body = [constant("b0", [0]), constant("b1", [1]), constant("last", [LAST])]
@@ -43,7 +44,7 @@ def loop(random, axis, taken, collected, condition, lengths):
         body.append(helper.make_node("Slice", ["x", "b0", "last", "b0", "b1"], ["whole"]))
         source = "whole"
     body += [
-        helper.make_node("Gather", [source, "t"], ["row"], axis=axis),
+        helper.make_node("SequenceAt", ["items", "t"], ["row"]) if taken == "unbind" else helper.make_node("Gather", [source, "t"], ["row"], axis=axis),
         helper.make_node("Gemm", ["row", "w", "bias"], ["a"]),
         helper.make_node("MatMul", ["h", "u"], ["b"]),
         helper.make_node("Add", ["a", "b"], ["sum"]),
@@ -66,6 +67,8 @@ def loop(random, axis, taken, collected, condition, lengths):
         outputs.append("stacked")
     nodes = [constant("true", True, "?"), constant("i0", [0]), constant("at", axis), constant("begin", [axis]), constant("end", [axis + 1])]
     nodes.append(helper.make_node("Shape", ["x"], ["shape"]))
+    if taken == "unbind":
+        nodes += [constant("one", 1), helper.make_node("SplitToSequence", ["x", "one"], ["items"], axis=axis, keepdims=0)]
     nodes += {
         "gather": [helper.make_node("Gather", ["shape", "at"], ["T"], axis=0)],
         "slice": [helper.make_node("Slice", ["shape", "begin", "end"], ["list_of_T"]), helper.make_node("Squeeze", ["list_of_T", "i0"], ["T"])],
@@ -136,7 +139,7 @@ def said(*words):
     return subprocess.run([oracle.MILLRACE, "inspect", *words], check=True, capture_output=True, text=True).stdout
 
 
-forms = list(itertools.product((0, 1), ("gather", "sliced"), ("list", "scan"), ("identity", "outer", "constant"), ("gather", "slice", "narrow")))
+forms = list(itertools.product((0, 1), ("gather", "sliced", "unbind"), ("list", "scan"), ("identity", "outer", "constant"), ("gather", "slice", "narrow")))
 for seed in oracle.seeds([1]):
     print(f"seed {seed}", flush=True)
     random = np.random.default_rng(seed)

@@ -102,7 +102,34 @@ void unsqueeze(Importer& to, const Node& node, const char* op) {
 
 void flatten(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0)}, {{"axis", node.integer("axis", 1)}}); }
 
+/// The shape of one item of x along an axis (`zeros_like(x[:, 0])`) is read of x: a gather would pick a row, which a live sequence does not let.
+bool shape_of_item(Importer& to, const Node& node) {
+  const VarId item = to.in(node, 0);
+  const Op* made = to.maker(item);
+  if (made == nullptr || made->type != "gather" || to.rank(item) < 0) return false;
+  const VarId x = made->inputs[0], index = made->inputs[1];
+  const int rank = to.rank(x);
+  if (rank != to.rank(item) + 1 || to.program().constant(index) == nullptr || !to.type(index).is_scalar()) return false;
+  const std::int64_t axis = made->attributes.get_or("axis", std::int64_t{0}), without = axis < 0 ? axis + rank : axis;
+  const std::int64_t kept = rank - 1;
+  const auto place = [&](const char* name, std::int64_t otherwise) {
+    const std::int64_t given = node.integer(name, otherwise);
+    return std::clamp(given < 0 ? given + kept : given, std::int64_t{0}, kept);
+  };
+  const std::int64_t begin = place("start", 0), end = std::max(begin, place("end", kept));
+  std::vector<VarId> parts;
+  const auto add = [&](std::int64_t first, std::int64_t last) {
+    if (first < last) parts.push_back(to.emit1("shape", {x}, {{"start", first}, {"end", last}}));
+  };
+  add(begin, std::min(end, without));
+  add(std::max(begin, without) + 1, end + 1);
+  if (parts.empty()) return false;
+  to.bind(node, 0, parts.size() == 1 ? parts[0] : to.emit1("concat", parts, {{"axis", std::int64_t{0}}}));
+  return true;
+}
+
 void shape(Importer& to, const Node& node, const char* op) {
+  if (shape_of_item(to, node)) return;
   Attributes attributes;
   for (const char* name : {"start", "end"})
     if (node.has_attribute(name)) attributes.set(name, node.integer(name, 0));
