@@ -31,6 +31,14 @@ std::size_t next_of(const LoopForm& form, std::size_t state) {
          static_cast<std::size_t>(std::count_if(form.states.begin(), form.states.begin() + static_cast<std::ptrdiff_t>(state), changes));
 }
 
+/// Rows of the batch of iteration `iteration`, whose slots an input that does not shrink says.
+SlotValue of_batch(const LoopForm& form, const LoopOperands& operands, std::int64_t iteration, LoDTensor rows) {
+  const auto leads = std::find_if(form.inputs.begin(), form.inputs.end(), [](const LoopForm::StepInput& input) { return !input.shrinks; });
+  const auto leader = static_cast<std::size_t>(leads == form.inputs.end() ? 0 : leads - form.inputs.begin());
+  const LoopOperands::Slots& read = operands.read.at(leader);
+  return SlotValue(std::move(rows), operands.inputs[leader].order(), read.first + read.stride * iteration);
+}
+
 }  // namespace
 
 SlotValue last_state(const LoopForm& form, const LoopOperands& operands, std::size_t index, std::int64_t iterations, LoDTensor rows) {
@@ -38,6 +46,8 @@ SlotValue last_state(const LoopForm& form, const LoopOperands& operands, std::si
     const std::optional<std::size_t> port = handed_on(form, next_of(form, index));
     const std::size_t inputs = operands.inputs.size();
     if (!port || *port >= inputs + form.states.size()) return SlotValue(std::move(rows));
+    if (*port >= inputs ? form.states[*port - inputs].shrinks : form.inputs[*port].shrinks)
+      return of_batch(form, operands, left - 1, std::move(rows));
     if (*port >= inputs) {
       index = *port - inputs;
       continue;

@@ -89,6 +89,21 @@ def loop(random, axis, taken, collected, condition, lengths):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+def from_zeros(axis):
+    """h = h / 2 + a row, from `zeros_like` of the first row, over axis `axis` of x, whose batch is open too."""
+    body = [constant("half", 0.5, "f4"), helper.make_node("Gather", ["x", "t"], ["row"], axis=axis), helper.make_node("Mul", ["h", "half"], ["faded"]),
+            helper.make_node("Add", ["faded", "row"], ["h_next"]), helper.make_node("Identity", ["h_next"], ["shown"]), constant("go_on", True, "?")]
+    given = [info("t", INT64, []), info("go", BOOL, []), info("h", FLOAT, ["B", 4])]
+    made = [info("go_on", BOOL, []), info("h_next", FLOAT, ["B", 4]), info("shown", FLOAT, ["B", 4])]
+    nodes = [constant("true", True, "?"), constant("i0", 0), constant("at", axis), helper.make_node("Gather", ["x", "i0"], ["first"], axis=axis),
+             helper.make_node("Shape", ["first"], ["extents"]), helper.make_node("ConstantOfShape", ["extents"], ["h0"]),
+             helper.make_node("Shape", ["x"], ["shape"]), helper.make_node("Gather", ["shape", "at"], ["T"], axis=0),
+             helper.make_node("Loop", ["T", "true", "h0"], ["h_last", "stacked"], body=helper.make_graph(body, "body", given, made)),
+             helper.make_node("Transpose", ["stacked"], ["y"], perm=[1, 0, 2] if axis == 1 else [0, 1, 2])]
+    graph = helper.make_graph(nodes, "zeros", [info("x", FLOAT, ["T", "B", 4] if axis == 0 else ["B", "T", 4])], [info("y")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 def heads(random, form, batch):
     """A state that is a matrix for each of two heads, over axis 0 of x [T, batch, 8]. `form` "known": the file knows the extents of the batch, and writes them into
     its reshapes and expansions. "moved": the body puts the heads before the batch. "unread": a loop stands in the body that nobody reads. "vector": rows meet a vector,
@@ -157,6 +172,14 @@ for seed in oracle.seeds([1]):
                     oracle.same(output(name), wanted, (form, steps, name))
             assert "backend: fused" in said("--passes", path), form
         print(f"{len(forms)} forms of a loop, all fused")
+        for axis in (0, 1):
+            onnx.save(from_zeros(axis), path)
+            session = oracle.session_of(path)
+            for steps, batch in ((1, 1), (5, 1), (4, 3)):
+                feeds = {"x": random.normal(0, 1, (steps, batch, 4) if axis == 0 else (batch, steps, 4)).astype("f4")}
+                oracle.same(oracle.run(path, feeds, folder)("y"), session.run(None, feeds)[0], ("zeros", axis, steps, batch))
+            assert "state '" in said("--streaming", path), axis
+        print("states that begin as zeros like the first row go live")
         for form, batch in (("known", 1), ("known", 3), ("moved", 1), ("unread", 1), ("vector", 1), ("vector", 3)):
             onnx.save(heads(random, form, batch), path)
             session = oracle.session_of(path)

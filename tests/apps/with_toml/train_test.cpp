@@ -793,6 +793,16 @@ TEST_CASE("a model whose activation needs rows that are still to come has no liv
   CHECK(!fs::exists(job.folder / "a/live.mr"));
 }
 
+TEST_CASE("a model whose pooled rows are mixed by an activation is trained, and has no live.mr") {
+  Job job;
+  job.config += "[[layer]]\nkind = \"linear\"\nunits = 6\nactivation = \"cumsum\"\n";
+  const Ended ended = millrace_command(job.command("a", {"--epochs", "1"}));
+  INFO(ended.out, ended.err);
+  REQUIRE(ended.code == 0);
+  CHECK(ended.out.find("millrace: no live.mr: ") != std::string::npos);
+  CHECK(fs::exists(job.folder / "a/model.mr"));
+}
+
 TEST_CASE("words have no scale") {
   Job job;
   job.config.replace(job.config.find("kind = \"lstm\""), 13, "kind = \"embedding\"");

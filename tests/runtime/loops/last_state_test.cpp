@@ -64,4 +64,5 @@ TEST_CASE("a state that an iteration computed has no order behind a loop, fused 
 TEST_CASE("a slot or a state that an iteration hands on keeps its order behind a loop, fused or not") {
   CHECK(compare(two_loops([](const Var&, const Var& now) { return identity(now); }), feeds) > 0);
   CHECK(compare(two_loops([](const Var& state, const Var&) { return identity(state); }), feeds) > 0);
+  CHECK(compare(two_loops([](const Var& state, const Var& now) { return shrink(state, now); }), feeds) > 0);
 }
