@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,9 +22,18 @@
 namespace millrace::app {
 namespace {
 
+/// A port that nobody listens on. The system gives those from 32768 on to whoever connects, so one below is still free when rank 0 listens.
 std::string free_port() {
   using tcp = boost::asio::ip::tcp;
   boost::asio::io_context io;
+  std::random_device random;
+  for (int tries = 0; tries < 100; ++tries) {
+    const auto port = static_cast<std::uint16_t>(10000 + random() % 20000);
+    tcp::acceptor acceptor(io, tcp::v4());
+    boost::system::error_code error;
+    acceptor.bind(tcp::endpoint(boost::asio::ip::address_v4::loopback(), port), error);
+    if (!error) return std::to_string(port);
+  }
   return std::to_string(tcp::acceptor(io, tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0)).local_endpoint().port());
 }
 

@@ -110,7 +110,6 @@ TEST_CASE("a bias whose elements lie apart is added as its dense copy") {
   desc.in_channels = 2;
   desc.out_channels = 4;
   desc.kernel = 3;
-  desc.bias = true;
   const Tensor x = random_tensor(random, DType::f32, DDim{2, 2, 9}), w = random_tensor(random, DType::f32, DDim{4, 2, 3}),
                columns = random_tensor(random, DType::f32, DDim{4, 3});
   const Tensor apart = columns.select(1, 1), dense = contiguous(apart, device.stream(0));

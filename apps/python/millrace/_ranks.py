@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import pickle
 import queue
+import random
 import signal
 import socket
 import subprocess
@@ -25,6 +27,12 @@ class _Rank(NamedTuple):
 
 
 def _free_port() -> int:
+    """A port that nobody listens on. The system gives those from 32768 on to whoever connects, so one below is still free when rank 0 listens."""
+    for _ in range(100):
+        port = random.SystemRandom().randrange(10000, 30000)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
