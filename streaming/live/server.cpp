@@ -404,10 +404,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     }
     if (ended_ || !session_.over()) return;
     ended_ = true;
-    if (session_.started())
-      route_->counts->ended.add(session_.outcome());
-    else if (!no_stream_)
-      server_->counts->refused.add(session_.outcome());
+    (session_.started() ? route_->counts->ended : server_->counts->refused).add(outcome());
     server_->newcomers.remove(counted_by, number);
     if (server_->sessions.erase(this) > 0) {
       --route_->sessions;
@@ -427,9 +424,9 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     leave_behind_others();
     if (server_->leaving.size() > server_->most_newcomers()) server_->leaving.first_to_go().close_now();
   }
+  std::string_view outcome() const { return refused_ ? name_of(ErrorCode::refused) : session_.outcome(); }
   void count_refusal(error_code error) {
     ServerCounts& all = *server_->counts;
-    no_stream_ = true;
     refused_ = error != asio::error::eof && wire_error(error) == ErrorCode::refused;
     if (error == asio::error::eof)
       ++all.pages;
@@ -456,14 +453,14 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
       route_->counts->response_seconds.observe(std::chrono::duration<double>(Clock::now() - since).count());
   }
   void tell_end() const {
-    const bool silent = !session_.started() && session_.outcome() == "gone" && !refused_;
+    const bool silent = !session_.started() && outcome() == "gone";
     if (!server_->session_ended || silent) return;
     SessionEnd end;
     end.number = number;
     end.address = address;
     end.label = session_.label();
     if (session_.started()) end.model = route_->name;
-    end.outcome = refused_ ? name_of(ErrorCode::refused) : session_.outcome();
+    end.outcome = outcome();
     end.why = refused_ ? make_error_code(ErrorCode::refused).message() : session_.why();
     end.steps = session_.steps();
     end.seconds = std::chrono::duration<double>(Clock::now() - begun_).count();
@@ -606,7 +603,6 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   bool closing_ = false;
   bool closed_ = false;
   bool broken_ = false;     // an operation of it threw
-  bool no_stream_ = false;  // it ended before it was one, and is counted as such
   bool refused_ = false;    // for its token, origin or route
   bool parked_ = false;     // its connection is lost, and its session waits for another
 };
