@@ -602,9 +602,9 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   bool writing_ = false;
   bool closing_ = false;
   bool closed_ = false;
-  bool broken_ = false;     // an operation of it threw
-  bool refused_ = false;    // for its token, origin or route
-  bool parked_ = false;     // its connection is lost, and its session waits for another
+  bool broken_ = false;   // an operation of it threw
+  bool refused_ = false;  // for its token, origin or route
+  bool parked_ = false;   // its connection is lost, and its session waits for another
 };
 
 /// The session is over, and nothing of the connection is used again.

@@ -6,7 +6,7 @@
 
 #include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/lowering/drop_unread.h>
-#include <millrace/runtime/lowering/lists_to_arrays.h>
+#include <millrace/runtime/models/import/lists_to_arrays.h>
 #include <millrace/runtime/models/import/with_onnx/element_types.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/settings.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <millrace/runtime/lowering/lists_to_arrays.h>
+#include <millrace/runtime/models/import/lists_to_arrays.h>
 
 #include <algorithm>
 #include <cstddef>
