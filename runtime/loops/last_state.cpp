@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include <millrace/runtime/program/op_registry.h>
+
 namespace millrace {
 namespace {
 
