@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
+#include <millrace/kernels/broadcast.h>
 #include <millrace/kernels/cast.h>
 #include <millrace/kernels/matmul.h>
 #include <millrace/tensor/cuda/copy.h>
