@@ -102,7 +102,7 @@ void fetch_ahead(const Views<T>& views, const PackedLayout& layout, std::int64_t
 }
 
 /// All rows by one panel after another, each packed where the one before lay: it is still in the second cache when rows read it. In one thread. Rows
-/// of b lie far apart, so what the next panel reads is fetched while this one is multiplied.
+/// of b lie far apart, so the rows of the next panel are fetched while this one is multiplied.
 template <class T>
 void run_panels(const GemmKernels& kernels, const Views<T>& views, const PackedLayout& layout, MatrixCall<T> call, T* scratch) {
   const T* a[max_rows];

@@ -78,8 +78,8 @@ class TensorArray {
   /// Names the array in errors; gives the same array: `auto states = TensorArray(n).named("states");`
   TensorArray named(std::string name) const;
   /// The type of every slot, where the first write shall not decide: −1 (`DDim::unknown`) stands for any extent. DTypeError and ShapeError
-  /// where a slot of another type is written already. `levels`: those of LoD that a slot has, for what is made of no slots; −1
-  /// where nobody says.
+  /// where a slot of another type is written already. `levels`: the levels of LoD of a slot, which `pack` and
+  /// `concat` of no slots give; −1: not known.
   TensorArray of(DType dtype, const DDim& dims, int levels = -1) const;
 
   std::string name() const { return core_->name(); }

@@ -62,7 +62,7 @@ class Joiner {
     if (op.kind != CompiledOp::Kind::kernel || !op.def->pure || !op.checked_outputs.empty() || op.outputs.empty()) return std::nullopt;
     const Form form = RowGroup::form_of(program_, *op.op);
     if (form == Form::none) return std::nullopt;
-    // What hands on its operand hands on the order of a slot, which the tensors of a group do not have.
+    // An op that hands on its operand keeps the order of a slot; the outputs of a group have no order.
     if (program_.registry().at(op.op->type).traits.forwards && has_orders_) return std::nullopt;
     DType dtype = DType::f32;  // integers and bool go with numbers of f32
     for (const auto* vars : {&op.op->outputs, &op.op->inputs})

@@ -14,7 +14,7 @@ SlotValue like(const SlotValue& value, LoDTensor rows) {
   return value.has_order() ? SlotValue(std::move(rows), value.order(), value.iteration()) : SlotValue(std::move(rows));
 }
 
-/// The port of the form's step that its output hands on; none for what it computes.
+/// The port of the form's step that its output hands on; none for a computed output.
 std::optional<std::size_t> handed_on(const LoopForm& form, std::size_t output) {
   const VarId var = form.step.outputs()[output].var;
   for (const Op& op : form.step.block(0).ops) {
@@ -33,7 +33,7 @@ std::size_t next_of(const LoopForm& form, std::size_t state) {
          static_cast<std::size_t>(std::count_if(form.states.begin(), form.states.begin() + static_cast<std::ptrdiff_t>(state), changes));
 }
 
-/// Rows of the batch of iteration `iteration`, whose slots an input that does not shrink says.
+/// `rows` with the order of the batch of an iteration. The first input that does not shrink tells the step of the order.
 SlotValue of_batch(const LoopForm& form, const LoopOperands& operands, std::int64_t iteration, LoDTensor rows) {
   const auto leads = std::find_if(form.inputs.begin(), form.inputs.end(), [](const LoopForm::StepInput& input) { return !input.shrinks; });
   const auto leader = static_cast<std::size_t>(leads == form.inputs.end() ? 0 : leads - form.inputs.begin());

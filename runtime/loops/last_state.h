@@ -9,8 +9,8 @@
 
 namespace millrace {
 
-/// `rows`, what state `index` has behind `iterations` iterations, with the order that it has behind the interpreted loop: a slot or another state that an
-/// iteration handed on keeps its own, or has that of the batch where it was shrunk; what an iteration computed has none.
+/// Rows of state `index` behind `iterations` iterations, with the order that the interpreter leaves. A slot or another state that an iteration handed on
+/// keeps its order, and has the order of the batch where it was shrunk. A computed state has no order.
 SlotValue last_state(const LoopForm& form, const LoopOperands& operands, std::size_t index, std::int64_t iterations, LoDTensor rows);
 
 }  // namespace millrace

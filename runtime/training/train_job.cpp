@@ -777,14 +777,17 @@ class TrainJob {
     } catch (const UnsupportedError& error) {
       note(std::string("no model.onnx: ") + error.what());
     }
+    std::optional<Program> live;
     try {
-      const Program live = filled(ModelUse::live, weights);
-      static_cast<void>(make_recurrence(live));  // an activation may need rows that are still to come
-      save_program(live, folder_ / "live.mr");
-      files.insert(files.end(), {"live.mr", "live.safetensors"});
-    } catch (const Error& error) {  // of rows that come one by one: the job is trained all the same
+      live = filled(ModelUse::live, weights);
+      static_cast<void>(make_recurrence(*live));
+    } catch (const Error& error) {  // an activation may need rows that are still to come, or the rows of other sequences
+      live.reset();
       note(std::string("no live.mr: ") + error.what());
     }
+    if (!live) return;
+    save_program(*live, folder_ / "live.mr");
+    files.insert(files.end(), {"live.mr", "live.safetensors"});
   }
 
   const TrainConfig& config_;

@@ -518,7 +518,7 @@ LoopGradients recurrence_backward(Program& program, const std::set<VarId>& activ
   check_kinds(program, loop, arrays);
   const OpenRows open(program, loop);
   const bool recomputes = memory.kind == MemoryPolicy::Kind::recompute;
-  if (recomputes) {  // what cannot be kept has the general form under every policy, and so the same bits
+  if (recomputes) {  // a loop with values that cannot be kept has the general form under every policy, and so the same bits
     Program copy = program;
     kept_slots(copy, loop, rehearse(program, active, loop, arrays, false).first, MemoryPolicy{});
   }

@@ -49,7 +49,7 @@ class Lists {
     }
   }
 
-  /// Items of one: what is split without lengths, or by 1.
+  /// Whether the list has single slices: a split without lengths, or by 1.
   bool may_be_array(const Op& op) const {
     const VarType& x = program_.var(op.inputs[0]).type;
     if (!x.is_tensor() || !x.shape || x.lod_depth > 0 || x.rank() == 0) return false;

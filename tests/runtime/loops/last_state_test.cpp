@@ -20,7 +20,7 @@ namespace {
 
 using Next = std::function<Var(const Var& state, const Var& now)>;
 
-/// A loop over the first step carries `next` of what stands in the batch's order; a second one over all steps begins with what it left.
+/// A loop over the first step carries `next` of a state in the batch's order. A second loop over all steps begins with the last state of the first.
 Program two_loops(const Next& next) {
   Program program;
   const Guard guard(program);
