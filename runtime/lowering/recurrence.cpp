@@ -41,6 +41,35 @@ std::vector<int> open_axes(const Program& program) {
   return axes;
 }
 
+/// The names of open extents, each once, but for those of two axes of one input: rows arrive along one axis.
+std::vector<std::string> open_extents(const Program& program) {
+  std::vector<std::string> names;
+  std::set<std::string> seen{""};
+  for (const Program::Port& port : program.inputs())
+    for (const std::string& name : port.extents)
+      if (seen.insert(name).second) names.push_back(name);
+  std::erase_if(names, [&](const std::string& name) {
+    return std::any_of(program.inputs().begin(), program.inputs().end(),
+                       [&](const auto& port) { return std::count(port.extents.begin(), port.extents.end(), name) > 1; });
+  });
+  return names;
+}
+
+/// The recurrence over the first named extent along which the program carries a state that changes: inputs with that extent are live, the others are
+/// given. The names tell the time of x: f32[batch, time, 5] from the batch of h0: f32[1, batch, 8], which the axes alone do not. None: no extent gives one.
+std::optional<Recurrence> over_named_extent(const Program& program, const RecurrenceOptions& options) {
+  for (const std::string& extent : open_extents(program)) {
+    try {
+      Recurrence made = finished(lowering::StepBuilder(program, options, 0, extent).build());
+      made.extent = extent;
+      if (std::any_of(made.states.begin(), made.states.end(), [](const Recurrence::State& state) { return state.changes; })) return made;
+    } catch (const UnsupportedError&) {  // The axes say why: a name says no more.
+      continue;
+    }
+  }
+  return std::nullopt;
+}
+
 bool has(const std::vector<Program::Port>& ports, const std::string& name) {
   return std::any_of(ports.begin(), ports.end(), [&](const Program::Port& port) { return port.name == name; });
 }
@@ -100,15 +129,18 @@ Recurrence make_recurrence(const Program& program, const RecurrenceOptions& opti
       refused.emplace_back(axis, error.what());
     }
   }
+  // Rows that see nothing of one another are sequences of one row each: that is meant where they see nothing of one another along the other axes either, or
+  // where somebody says what a row is along this axis and no other.
+  const auto alike = [&](const auto& one) { return rows_fit_alike(program, options, stateless->axis, one.first); };
+  const bool unclear = !stateless || std::any_of(refused.begin(), refused.end(), alike);
+  if (unclear)
+    if (std::optional<Recurrence> made = over_named_extent(program, options)) return std::move(*made);
   const std::string advice = "Fix the extents of the batch, or say what a row is";
   if (!stateless && refused.size() == 1) throw UnsupportedError(refused.front().second);
   if (!stateless)
     throw UnsupportedError(fmt::format("program '{}': expected one axis along which rows arrive, found open axes {}: {}. {}",
                                        program.title(), fmt::join(axes, " and "), along(refused), advice));
-  // Rows that see nothing of one another are sequences of one row each: that is meant where they see nothing of one another along the other axes either, or
-  // where somebody says what a row is along this axis and no other.
-  const auto alike = [&](const auto& one) { return rows_fit_alike(program, options, stateless->axis, one.first); };
-  if (std::any_of(refused.begin(), refused.end(), alike))
+  if (unclear)
     throw UnsupportedError(
         fmt::format("program '{}': expected one axis along which rows arrive, found open axes {}: along axis {} each row would be a "
                     "sequence of its own, and {}. {}",
@@ -120,6 +152,8 @@ Recurrence make_recurrence(const Program& program, const RecurrenceOptions& opti
 std::string Recurrence::to_string() const {
   std::string text;
   if (axis >= 0) text += fmt::format("rows arrive along axis {} of the inputs, and not along the others that are open\n", axis);
+  if (!extent.empty())
+    text += fmt::format("rows arrive along the extent '{}' of the inputs, and not along the others that are open\n", extent);
   for (const Input& input : inputs)
     text += fmt::format("live input '{}': rows of {}{}\n", input.name, name_of(input.dtype), input.row.to_string());
   for (const Given& value : given)

@@ -88,6 +88,8 @@ struct Recurrence {
   std::vector<Boundary> boundaries{};
   /// Of the inputs, along which rows arrive, where several were open; else -1.
   int axis = -1;
+  /// The name of the extent along which rows arrive, where the names of extents told which inputs are live; else empty.
+  std::string extent{};
 
   const Boundary& opening(int level) const { return boundaries.at(static_cast<std::size_t>(level - 1)); }
   const Boundary& closing(int level) const { return boundaries.at(static_cast<std::size_t>(2 * levels - level - 2)); }

@@ -213,7 +213,13 @@ class Parser {
     tokens_.expect("=");
     const Declared var = declared();
     check_fresh(var.name);
-    program_.rename(program_.add_input(port, var.type), var.name);
+    std::vector<std::string> extents;
+    if (tokens_.accept("{")) {
+      for (const char* token : {"extents", "=", "strings"}) tokens_.expect(token);
+      extents = strings();
+      tokens_.expect("}");
+    }
+    program_.rename(program_.add_input(port, var.type, std::move(extents)), var.name);
   }
   void parse_weight() {
     const Declared var = declared();

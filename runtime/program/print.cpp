@@ -90,7 +90,8 @@ class Printer {
 
   std::string run() {
     out_ = fmt::format("millrace 1 {}\n", quoted(program_.title()));
-    for (const Program::Port& port : program_.inputs()) out_ += fmt::format("input {} = {}\n", quoted(port.name), declared(port.var));
+    for (const Program::Port& port : program_.inputs())
+      out_ += fmt::format("input {} = {}{}\n", quoted(port.name), declared(port.var), extents(port.extents));
     for (const auto& [var, value] : program_.parameters()) out_ += fmt::format("weight {}\n", declared(var));
     for (const Block& block : program_.blocks()) print_block(block);
     for (const Program::Port& port : program_.outputs()) out_ += fmt::format("output {} = {}\n", quoted(port.name), name(port.var));
@@ -100,6 +101,9 @@ class Printer {
  private:
   std::string name(VarId id) const { return id == no_var ? "_" : program_.var(id).name; }
   std::string declared(VarId id) const { return name(id) + ": " + program_.var(id).type.to_string(); }
+  static std::string extents(const std::vector<std::string>& names) {
+    return names.empty() ? "" : fmt::format(" {{extents={}}}", AttributeText()(names));
+  }
   std::string list(std::span<const VarId> ids) const {
     return joined(ids, [&](VarId id) { return name(id); });
   }

@@ -2,6 +2,9 @@
 #include <millrace/runtime/program/program.h>
 
 #include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
 
 #include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/program/op_registry.h>
@@ -221,11 +224,14 @@ void Program::check_results_visible(const Op& op) const {
   }
 }
 
-VarId Program::add_input(const std::string& name, VarType type) {
+VarId Program::add_input(const std::string& name, VarType type, std::vector<std::string> extents) {
   expect_port_name("input", name);
+  if (std::cmp_greater(extents.size(), type.shape ? type.rank() : 0))
+    throw ArgumentError(fmt::format("input {}: expected a name for each axis of {} at most, found {}", internal::printable(name),
+                                    type.to_string(), extents.size()));
   if (!input_names_.insert(name).second) throw ProgramError("input " + internal::printable(name) + ": the name is taken");
   const VarId id = add_var(name, std::move(type));
-  inputs_.push_back({name, id});
+  inputs_.push_back({name, id, std::move(extents)});
   return id;
 }
 

@@ -52,6 +52,8 @@ class Program {
   struct Port {
     std::string name;
     VarId var = no_var;
+    /// Of an input: names of its open extents, by axis, such as {"batch", "time"}. Extents of one name are equal; "" or none: not named.
+    std::vector<std::string> extents{};
   };
 
   /// `registry` holds the ops; null means the standard ones.
@@ -91,8 +93,9 @@ class Program {
   /// Puts `constant` ops with these values in the place of an op: one for each of its outputs.
   void replace_with_constants(int block, std::size_t op, const std::vector<Tensor>& values);
 
-  /// ArgumentError for a name that is empty or has a NUL; ProgramError when it is taken.
-  VarId add_input(const std::string& name, VarType type);
+  /// `extents`: as in `Port`. ArgumentError for a name that is empty or has a NUL, or for more names of extents than axes; ProgramError when the
+  /// name is taken.
+  VarId add_input(const std::string& name, VarType type, std::vector<std::string> extents = {});
   /// A weight; its values are saved beside the program. Frozen, as literals of `constant` are: a program's weights never change under it, so
   /// writing `value` through a tensor of the same storage is a ReadOnlyError from here on. Give a copy to go on writing.
   VarId add_parameter(const std::string& name, Tensor value);

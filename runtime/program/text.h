@@ -14,7 +14,7 @@ namespace millrace {
 /// ops with named inputs, outputs with types, attributes) but the values of weights. Floats print so that they read back to the same bits.
 ///
 ///     millrace 1 "doubling"
-///     input "x" = x: f32[?, 2] lod=1
+///     input "x" = x: f32[?, 2] lod=1 {extents=strings["rows"]}
 ///     weight W: f32[2, 2]
 ///     block { idx: 0 parent_idx: -1
 ///       y: f32[?, 2] lod=1 = matmul(A=x, B=W)

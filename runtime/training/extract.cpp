@@ -117,7 +117,7 @@ class Copy {
     if (const auto fed = fed_.find(var); fed != fed_.end())
       to = made_.add_input(fed->second, def.type);
     else if (port != from_.inputs().end())
-      to = made_.add_input(port->name, def.type);
+      to = made_.add_input(port->name, def.type, port->extents);
     else if (const Tensor* value = from_.parameter(var))
       to = weight(def, *value);
     else

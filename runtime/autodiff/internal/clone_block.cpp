@@ -114,13 +114,13 @@ Program without_unowned_blocks(const Program& program) {
   Program made(program.shared_registry());
   made.set_title(program.title());
   for (std::size_t i = 1; i < owned.size(); ++i) places[owned[i]] = made.add_block(places.at(program.block(owned[i]).parent_idx));
-  std::map<VarId, std::string> inputs;
-  for (const Program::Port& port : program.inputs()) inputs[port.var] = port.name;
+  std::map<VarId, const Program::Port*> inputs;
+  for (const Program::Port& port : program.inputs()) inputs[port.var] = &port;
   for (std::size_t i = 0; i < program.vars().size(); ++i) {
     const auto id = static_cast<VarId>(i);
     const VarDef& var = program.vars()[i];
     const auto place = places.find(var.block);
-    const VarId same = inputs.contains(id)                ? made.add_input(inputs.at(id), var.type)
+    const VarId same = inputs.contains(id)                ? made.add_input(inputs.at(id)->name, var.type, inputs.at(id)->extents)
                        : program.parameter(id) != nullptr ? made.add_parameter(var.name, *program.parameter(id))
                                                           : made.add_var(var.name, var.type, place == places.end() ? 0 : place->second);
     made.var(same).type = var.type;

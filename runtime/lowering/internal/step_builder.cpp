@@ -2,6 +2,7 @@
 #include <millrace/runtime/lowering/internal/step_builder.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -20,10 +21,11 @@ DDim closed(const VarType& type) {
 
 }  // namespace
 
-StepBuilder::StepBuilder(const Program& program, const RecurrenceOptions& options, int axis)
+StepBuilder::StepBuilder(const Program& program, const RecurrenceOptions& options, int axis, std::string extent)
     : program_(program),
       options_(options),
       axis_(axis),
+      extent_(std::move(extent)),
       made_{.step = Program(program.shared_registry()),
             .batched = Program(program.shared_registry()),
             .start = Program(program.shared_registry())} {
@@ -84,6 +86,15 @@ void StepBuilder::add_next(int phase) {
 
 // ---- Inputs ----
 
+/// The open axis along which rows of this input would lie; -1: it has none.
+int StepBuilder::axis_of(const Program::Port& port) const {
+  const VarType& type = program_.var(port.var).type;
+  if (!type.shape) return -1;
+  const auto named = std::find(port.extents.begin(), port.extents.end(), extent_);
+  const auto axis = extent_.empty() ? std::ptrdiff_t{axis_} : named == port.extents.end() ? -1 : named - port.extents.begin();
+  return axis >= 0 && axis < type.rank() && (*type.shape)[static_cast<int>(axis)] == DDim::unknown ? static_cast<int>(axis) : -1;
+}
+
 bool StepBuilder::is_live(const Program::Port& port) const {
   const VarType& type = program_.var(port.var).type;
   if (options_.constants.contains(port.name)) return false;
@@ -91,7 +102,7 @@ bool StepBuilder::is_live(const Program::Port& port) const {
     if (input == port.name) return false;
   if (axis_ < 0) return true;
   if (ragged_) return type.lod_depth > 0;
-  return type.shape && axis_ < type.rank() && (*type.shape)[axis_] == DDim::unknown;
+  return axis_of(port) >= 0;
 }
 
 void StepBuilder::bind_inputs() {
@@ -118,7 +129,7 @@ void StepBuilder::bind_inputs() {
 void StepBuilder::bind_live(const Program::Port& port) {
   const VarType& type = program_.var(port.var).type;
   const int depth = std::max(type.lod_depth, 1);
-  const int axis = ragged_ ? 0 : axis_;
+  const int axis = ragged_ ? 0 : axis_ < 0 ? axis_ : axis_of(port);
   DDim dims = closed(type);
   if (const auto given = options_.rows.find(port.name); given != options_.rows.end()) {
     const std::string message = fmt::format("input '{}': rows of {} do not fit {}", port.name, given->second.to_string(), type.to_string());

@@ -16,8 +16,9 @@ namespace millrace::lowering {
 /// the start program, the others into the step program; loops over time become states, other loops are unrolled, branches are chosen.
 class StepBuilder {
  public:
-  /// `axis`: along which axis the rows of live inputs lie when no input has LoD (−1: the graph is one step already).
-  StepBuilder(const Program& program, const RecurrenceOptions& options, int axis);
+  /// `axis`: along which axis the rows of live inputs lie when no input has LoD (−1: the graph is one step already). `extent`: along which
+  /// extent of that name they lie instead, wherever an input has it; inputs without it are given at the start.
+  StepBuilder(const Program& program, const RecurrenceOptions& options, int axis, std::string extent = "");
   Recurrence build();
 
  private:
@@ -27,6 +28,7 @@ class StepBuilder {
   void bind_inputs();
   void bind_live(const Program::Port& port);
   void bind_given(const Program::Port& port);
+  int axis_of(const Program::Port& port) const;
   bool is_live(const Program::Port& port) const;
   void bind_state_inputs();
   void add_outputs();
@@ -123,6 +125,7 @@ class StepBuilder {
   const Program& program_;
   const RecurrenceOptions& options_;
   const int axis_;
+  const std::string extent_;
   bool ragged_ = false;  ///< live inputs have LoD: rows are peers in a batch, and must stay apart
   int depth_ = 1;        ///< levels of the live rows
   int loop_level_ = -1;  ///< over whose items the innermost loop over time goes

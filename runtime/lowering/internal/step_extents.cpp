@@ -2,7 +2,9 @@
 // Shapes that a graph computes from the number of its rows: a step has one row where the sequence has all of them.
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include <millrace/runtime/lowering/internal/step_builder.h>
 
@@ -48,7 +50,7 @@ bool StepBuilder::eval_extents(const Op& op) {
   // The program may not know a list that the extents of a step say.
   const bool known = shaped && list.is(Kind::constant) && program_.constant(op.inputs[1]) == nullptr && input(op, 0).rows >= 0;
   if (known) list = as_list(list);
-  if ((!list.is(Kind::extents) && !known) || input(op, 0).is(Kind::final)) return false;
+  if ((!list.is(Kind::extents) && !known) || list.offset != 0 || input(op, 0).is(Kind::final)) return false;
   if (shaped && !input(op, 0).is(Kind::constant) && !input(op, 0).is(Kind::session) && !input(op, 0).is(Kind::step)) return false;
   if (op.type == "expand") return eval_expand(op, list), true;
   if (op.type == "reshape_to") return eval_reshape_to(op, list), true;
@@ -61,7 +63,7 @@ bool StepBuilder::eval_extents(const Op& op) {
 
 bool StepBuilder::eval_shape(const Op& op) {
   const Symbol x = input(op, 0);
-  if (!x.is(Kind::step) || x.rows < 0 || x.left_pad != 0 || x.right_pad > 0) return false;
+  if (!x.is(Kind::step) || x.rows < 0 || x.left_pad < 0) return false;
   const DDim dims = *type_of(x).shape;
   const auto bound = [&](const char* name, std::int64_t otherwise) {
     const auto at = op.attributes.get_or<std::int64_t>(name, otherwise);
@@ -78,6 +80,7 @@ bool StepBuilder::eval_shape(const Op& op) {
   bind(op.outputs[0], Symbol{.kind = Kind::extents,
                              .value = list_of(extents),
                              .lengths = list_of(marks),
+                             .offset = x.left_pad + x.right_pad,
                              .level = x.clock - 1,
                              .origin = "the length of the sequence"});
   return true;
@@ -86,7 +89,7 @@ bool StepBuilder::eval_shape(const Op& op) {
 /// A constant, or the length of the sequence, as a list of extents.
 Symbol StepBuilder::as_list(const Symbol& symbol) const {
   Symbol list = symbol;
-  if (symbol.is(Kind::length) && symbol.offset == 0) list.value = list.lengths = list_of({1});
+  if (symbol.is(Kind::length)) list.value = list.lengths = list_of({1});
   if (symbol.is(Kind::constant)) {
     Tensor none(symbol.value.dtype(), symbol.value.dims());
     std::fill_n(static_cast<std::byte*>(none.raw_mutable()), none.bytes(), std::byte{0});
@@ -99,15 +102,17 @@ Symbol StepBuilder::as_list(const Symbol& symbol) const {
 /// The op goes over the extents of a step, and over the marks of the length in the same way.
 bool StepBuilder::eval_list(const Op& op) {
   const auto is_data = [&op](std::size_t i) { return op.type == "concat" || (op.type == "where" ? i > 0 : i == 0); };
-  const auto of_length = [](const Symbol& s) { return s.is(Kind::extents) || (s.is(Kind::length) && s.offset == 0); };
+  const auto of_length = [](const Symbol& s) { return s.is(Kind::extents) || s.is(Kind::length); };
   bool any = false;
   Symbol found;
+  std::optional<std::int64_t> offset;
   std::vector<Tensor> values, marks;
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     const Symbol given = input(op, i);
     if (is_data(i) && (given.is(Kind::extents) || (op.inputs.size() > 1 && op.type != "gather" && of_length(given))))
       any = true, found = given;
     if (op.inputs[i] != no_var && !given.is(Kind::constant) && !(is_data(i) && of_length(given))) return false;
+    if (of_length(given) && std::exchange(offset, given.offset).value_or(given.offset) != given.offset) return false;
     const Symbol list = as_list(given);
     values.push_back(list.value);
     marks.push_back(is_data(i) ? list.lengths : list.value);
@@ -122,9 +127,11 @@ bool StepBuilder::eval_list(const Op& op) {
   const std::vector<Tensor> made = run(values), places = op.type == "cast" ? marks : run(marks);
   for (std::size_t i = 0; i < made.size(); ++i) {
     const Ints where = places[i].to_vector<std::int64_t>();
-    Symbol symbol{.kind = Kind::extents, .value = made[i], .lengths = places[i], .level = found.level, .origin = found.origin};
+    Symbol symbol = found;
+    symbol.kind = made[i].rank() == 0 ? Kind::length : Kind::extents;
+    symbol.value = made[i];
+    symbol.lengths = places[i];
     if (std::count(where.begin(), where.end(), 0) == std::ssize(where)) symbol = {.kind = Kind::constant, .value = made[i]};
-    if (symbol.is(Kind::extents) && made[i].rank() == 0) symbol = {.kind = Kind::length, .level = found.level, .origin = found.origin};
     bind(op.outputs[i], std::move(symbol));
   }
   return true;
@@ -136,7 +143,7 @@ bool StepBuilder::eval_equal(const Op& op) {
   if (!list.is(Kind::extents)) std::swap(list, numbers);
   if (!list.is(Kind::extents) || !numbers.is(Kind::constant) || is_floating(numbers.value.dtype())) return false;
   const Ints all = numbers.value.to_vector<std::int64_t>();
-  if (!std::all_of(all.begin(), all.end(), [](std::int64_t number) { return number <= 0; })) return false;
+  if (list.offset < 0 || !std::all_of(all.begin(), all.end(), [](std::int64_t number) { return number <= 0; })) return false;
   const Tensor made = fold(op, {&list.value, &numbers.value})[0];
   bind(op.outputs[0], Symbol{.kind = Kind::constant, .value = made});
   return true;

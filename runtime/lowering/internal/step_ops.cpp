@@ -75,12 +75,16 @@ void StepBuilder::eval(const Op& op, int block) {
   if (op.type == "same_steps") return eval_same_steps(op);
   if (on_arrays(program_, op)) return eval_array_op(op);
   if (eval_extents(op) || eval_control(op)) return;
+  if (op.type == "slice_by" && eval_padding(op, {input(op, 0)})) return;  // its ends may be the length of the sequence
   eval_generic(op, block);
 }
 
 /// Arithmetic on step numbers and lengths, as far as it steers loops. False: not of that kind.
 bool StepBuilder::eval_control(const Op& op) {
-  const auto steers = [](const Symbol& s) { return s.is(Kind::counter) || s.is(Kind::length) || s.is(Kind::running); };
+  const auto counts = [](const Symbol& s) {
+    return s.is(Kind::counter) || s.is(Kind::length) || (s.is(Kind::extents) && s.value.elements() == 1);
+  };
+  const auto steers = [&](const Symbol& s) { return counts(s) || s.is(Kind::running); };
   const Symbol a = input(op, 0);
   const Symbol b = input(op, 1);
   if (!steers(a) && !steers(b)) return false;
@@ -121,13 +125,13 @@ bool StepBuilder::eval_control(const Op& op) {
   }
   const OpTraits::Arithmetic arithmetic = program_.registry().at(op.type).traits.arithmetic;
   const bool adds = arithmetic == OpTraits::Arithmetic::add;
-  if ((adds || arithmetic == OpTraits::Arithmetic::subtract) && (a.is(Kind::counter) || a.is(Kind::length)) && constant_integer(b)) {
+  if ((adds || arithmetic == OpTraits::Arithmetic::subtract) && counts(a) && constant_integer(b)) {
     Symbol moved = a;
     moved.offset += adds ? *constant_integer(b) : -*constant_integer(b);
     bind(op.outputs[0], std::move(moved));
     return true;
   }
-  if (adds && (b.is(Kind::counter) || b.is(Kind::length)) && constant_integer(a)) {
+  if (adds && counts(b) && constant_integer(a)) {
     Symbol moved = b;
     moved.offset += *constant_integer(a);
     bind(op.outputs[0], std::move(moved));

@@ -144,7 +144,8 @@ bool StepBuilder::eval_pad(const Op& op, const Symbol& x) {
 bool StepBuilder::eval_cut(const Op& op, const Symbol& x) {
   const DDim dims = *type_of(x).shape;
   Ints starts, ends, axes, steps;
-  std::vector<bool> whole;  // ends where the sequence ends
+  std::vector<bool> whole;  // ends where the sequence ends, and `offset` rows behind
+  std::int64_t offset = 0;
   if (op.type == "slice") {
     starts = op.attributes.get<Ints>("starts");
     ends = op.attributes.get<Ints>("ends");
@@ -157,10 +158,10 @@ bool StepBuilder::eval_cut(const Op& op, const Symbol& x) {
       if (op.inputs[i] == no_var) continue;
       const Symbol list = as_list(input(op, i));
       if (!list.is(Kind::constant) && !((list.is(Kind::extents) || list.is(Kind::length)) && i == 2)) return false;
-      if (list.is(Kind::length) && list.offset != 0) return false;
       *lists[i - 1] = list.value.to_vector<std::int64_t>();
       if (i != 2) continue;
       for (const std::int64_t mark : list.lengths.to_vector<std::int64_t>()) whole.push_back(mark == 1 && !list.is(Kind::constant));
+      offset = list.offset;
     }
   }
   if (axes.empty())
@@ -179,8 +180,10 @@ bool StepBuilder::eval_cut(const Op& op, const Symbol& x) {
     }
     if (starts[i] < 0 || starts[i] > far_away || steps[i] != 1 || cut) return false;
     cut = Cut{.start = starts[i]};
+    // An end before the first row counts from behind: of the shortest sequences, where there are more rows than steps.
+    if (whole[i] && offset < 0 && x.left_pad + x.right_pad > 0) return false;
     if (whole[i])
-      cut->behind = x.left_pad + x.right_pad;
+      cut->behind = std::max<std::int64_t>(0, x.left_pad + x.right_pad - offset);
     else if (ends[i] < 0)
       cut->behind = -ends[i];
     else if (ends[i] == 1 && starts[i] == 0 && x.has_row_each_step())

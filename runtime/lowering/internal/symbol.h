@@ -23,7 +23,7 @@ struct Symbol {
     step,      ///< known at each step, or when an inner sequence opens or closes: var of the program of `phase`
     length,    ///< the number of items of a sequence of `level`, plus `offset`: known only at its end
     counter,   ///< the number of the item, plus `offset`
-    extents,   ///< a list of integers: `value`, which has 1 where the list has the number of items of a sequence of `level`
+    extents,   ///< a list of integers: `value`, which has 1 where the list has the number of items of a sequence of `level`, plus `offset`
     running,   ///< a condition that only says whether the sequence of `level` goes on
     array,
     order,  ///< of the sequences of `level`

@@ -103,6 +103,17 @@ TEST_CASE("a program with something of everything reads back") {
   CHECK(program.to_string() == print(back));
 }
 
+TEST_CASE("the names of an input's extents read back") {
+  Program program;
+  program.add_output("y", program.add_input("x", VarType(DType::f32, {DDim::unknown, DDim::unknown, 3}), {"batch", "2*t \"\n+1", ""}));
+  program.add_input("z", VarType(DType::f32, {DDim::unknown}));
+  const Program back = parse_program(print(program), {});
+  CHECK(back.inputs()[0].extents == program.inputs()[0].extents);
+  CHECK(back.inputs()[1].extents.empty());
+  CHECK(print(back) == print(program));
+  CHECK_THROWS_AS(program.add_input("w", VarType(DType::f32, {2}), {"a", "b"}), ArgumentError);
+}
+
 TEST_CASE("a text cut at any byte is an error that names a line, or a program that holds together") {
   const Program program = of_everything();
   const std::string text = print(program);
@@ -181,6 +192,9 @@ TEST_CASE("errors name the line, what was expected and what was found") {
       {"millrace 1 \"t\"\ninput \"x\" = a-b: f32[2]", {"line 2", "a name", "'a-b'"}},
       {"millrace 1 \"t\"\ninput \"x\" = x: f32[2]\ninput \"x\" = z: f32[2]", {"line 3", "input 'x'", "taken"}},
       {"millrace 1 \"t\"\ninput \"x\" = x: f32[2]\ninput \"z\" = x: f32[2]", {"line 3", "'x'", "a second"}},
+      {"millrace 1 \"t\"\ninput \"x\" = x: f32[?] {names=strings[]}", {"line 2", "'extents'", "'names'"}},
+      {"millrace 1 \"t\"\ninput \"x\" = x: f32[?] {extents=strings[\"a\", \"b\"]}",
+       {"line 2", "a name for each axis of f32[?]", "found 2"}},
       {"millrace 1 \"t\"\nweight W: f32[2]", {"line 2", "weight 'W'", "values of f32[2]", "none"}},
       {"millrace 1 \"t\"\noutput \"y\" = y", {"line 2", "a var that is declared", "'y'"}},
       {"millrace 1 \"t\"\noutput \"y\" = _", {"line 2", "a var that is declared", "'_'"}},

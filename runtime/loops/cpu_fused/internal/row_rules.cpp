@@ -3,6 +3,8 @@
 #include <millrace/runtime/loops/cpu_fused/internal/row_compiler.h>
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -11,6 +13,7 @@
 #include <fmt/format.h>
 
 #include <millrace/kernels/cpu/reduce.h>
+#include <millrace/runtime/loops/cpu_fused/internal/grouped_conv.h>
 #include <millrace/runtime/loops/cpu_fused/internal/window_copy.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/lstm_form.h>
@@ -590,11 +593,34 @@ void pad_rule(RowCompiler& c, const Op& op) {
 
 // ---- Convolutions ----
 
+/// The convolution in groups of x, which has its borders.
+template <class T, class Index>
+RowFunction grouped_conv(const View& x, const Tensor& weights, std::int64_t groups, const std::vector<WindowAxis>& axes) {
+  const std::int64_t units = weights.dim(0), channels = weights.dim(1), k = weights.elements() / units;
+  std::vector<Index> bases, offsets, places{0};
+  for (std::int64_t unit = 0; unit < units; ++unit) bases.push_back(static_cast<Index>(unit / (units / groups) * channels * x.strides[0]));
+  for (std::int64_t channel = 0; channel < channels; ++channel) offsets.push_back(static_cast<Index>(channel * x.strides[0]));
+  const auto each = [](std::vector<Index>& all, std::int64_t count, std::int64_t step) {
+    std::vector<Index> made;
+    for (const Index one : all)
+      for (std::int64_t i = 0; i < count; ++i) made.push_back(static_cast<Index>(one + i * step));
+    all = std::move(made);
+  };
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const std::int64_t step = x.strides[static_cast<int>(i) + 1];
+    each(offsets, axes[i].taps, axes[i].dilation * step);
+    each(places, axes[i].places, axes[i].stride * step);
+  }
+  return GroupedConv<T, Index>(std::move(bases), std::move(offsets), std::move(places),
+                               weights.reshape(DDim{units, k}).permute({1, 0}).copy_to(CpuPlace{}).to_vector<T>());
+}
+
 /// Each place of the output is a product of the elements that it sees, channel by channel: a view where they lie side by side, else a copy.
 void convolve(RowCompiler& c, const Op& op, const Ints& strides, const Ints& dilations, const Ints& pads) {
   const Tensor* weights = c.program().constant(op.inputs[1]);
-  if (weights == nullptr || op.attributes.get_or("group", std::int64_t{1}) != 1 || weights->elements() == 0)
-    RowCompiler::refuse(op, "is in fused loops with known weights and one group");
+  const auto groups = op.attributes.get_or("group", std::int64_t{1});
+  if (weights == nullptr || weights->elements() == 0) RowCompiler::refuse(op, "is in fused loops with known weights");
+  if (groups > 1 && weights->dtype() != c.desc().dtype) RowCompiler::refuse(op, "has groups, and other numbers than its loop");
   const View x = c.at(op.inputs[0]);
   const DDim dims = c.program().var(op.outputs[0]).type.shape->erased(0);  // units, places
   if (!x.rows || dims.elements() == 0 || x.elements() == 0) RowCompiler::refuse(op, "has nothing to look at");
@@ -606,17 +632,30 @@ void convolve(RowCompiler& c, const Op& op, const Ints& strides, const Ints& dil
     axes.push_back({x.dims[axis], dims[axis], weights->dim(axis + 1), strides[i], dilations[i], pads[i]});
     places *= dims[axis];
   }
-  View seen;
-  if (channels == 1 && axes.size() == 1) {
-    const View wide = padded(c, x, pads[0], pads[1], false, 0);
-    seen = {true, wide.reg, wide.begin, DDim{places, k}, DDim{strides[0] * wide.strides[1], dilations[0] * wide.strides[1]}};
-  } else {
-    seen = c.make(DDim{places, k});
-    c.apply(WindowCopy(std::move(axes), channels, size_of(c.desc().dtype)), {c.contiguous(x)}, seen);
-  }
-  View out = c.make(DDim{places, units});
   const Tensor flat = weights->is_contiguous() ? *weights : weights->copy_to(CpuPlace{});
-  c.product(seen, flat.reshape(DDim{units, k}).permute({1, 0}), out);
+  View out = c.make(DDim{places, units});
+  if (groups > 1) {
+    DDim wide = x.dims;
+    for (std::size_t i = 0; i < axes.size(); ++i) wide[static_cast<int>(i) + 1] += pads[i] + pads[i + axes.size()];
+    Ints before(pads.begin(), pads.begin() + std::ssize(axes));
+    before.insert(before.begin(), 0);
+    const View all = c.contiguous(wide == x.dims ? x : surrounded(c, x, before, wide, 0));
+    // Elements of a row are counted in 32 bits where the lanes have as many.
+    if (wide.elements() > std::numeric_limits<std::int32_t>::max()) RowCompiler::refuse(op, "has too many elements");
+    c.apply(c.desc().dtype == DType::f64 ? grouped_conv<double, std::int64_t>(all, flat, groups, axes)
+                                         : grouped_conv<float, std::int32_t>(all, flat, groups, axes),
+            {all}, out);
+  } else {
+    View seen;
+    if (channels == 1 && axes.size() == 1) {
+      const View wide = padded(c, x, pads[0], pads[1], false, 0);
+      seen = {true, wide.reg, wide.begin, DDim{places, k}, DDim{strides[0] * wide.strides[1], dilations[0] * wide.strides[1]}};
+    } else {
+      seen = c.make(DDim{places, k});
+      c.apply(WindowCopy(std::move(axes), channels, size_of(c.desc().dtype)), {c.contiguous(x)}, seen);
+    }
+    c.product(seen, flat.reshape(DDim{units, k}).permute({1, 0}), out);
+  }
   if (c.has(op, 2)) out = c.elementwise(binary_op(Binary::add), {out, c.at(op.inputs[2])}, out.dims);
   if (op.attributes.get_or("relu", false)) out = c.elementwise(unary_op(Unary::relu), {out}, out.dims);
   View made{true, out.reg, out.begin, dims, dims.row_major()};

@@ -194,7 +194,7 @@ void Importer::inputs(const onnx::GraphProto& graph) {
       define(input.name(), program_.add_input(input.name(), VarType(known.value.dtype(), known.value.dims())));
       set_element(scope.vars.at(input.name()), known.element);
     } else if (bound == options_.constants.end()) {
-      define(input.name(), program_.add_input(input.name(), type));
+      define(input.name(), program_.add_input(input.name(), type, extents_of_onnx(input.type())));
       if (input.type().has_tensor_type()) set_element(scope.vars.at(input.name()), held_type(input.type().tensor_type().elem_type()));
     } else {
       if (!fits(VarType(bound->second.dtype(), bound->second.dims()), type))

@@ -146,6 +146,13 @@ VarType type_of_onnx(const onnx::TypeProto& type, const std::string& where) {
   return VarType(dtype, make_ddim(extents));
 }
 
+std::vector<std::string> extents_of_onnx(const onnx::TypeProto& type) {
+  std::vector<std::string> names;
+  for (const auto& dim : type.tensor_type().shape().dim()) names.push_back(dim.dim_param());
+  const bool named = std::any_of(names.begin(), names.end(), [](const std::string& name) { return !name.empty(); });
+  return named ? names : std::vector<std::string>();
+}
+
 Tensor tensor_of_onnx(const TensorProto& proto, Source& source, const std::string& where) {
   const DType dtype = dtype_of_onnx(proto.data_type(), where);
   const DDim dims = internal::file_dims({proto.dims().begin(), proto.dims().end()}, where);

@@ -15,6 +15,8 @@ namespace millrace::importing {
 DType dtype_of_onnx(int element_type, const std::string& where);
 /// The type of a graph's input: a tensor, a sequence of tensors (a list), or an optional of either. UnsupportedError for any other.
 VarType type_of_onnx(const onnx::TypeProto& type, const std::string& where);
+/// The names of a tensor's open extents by axis, "" where one has none; empty where none has one.
+std::vector<std::string> extents_of_onnx(const onnx::TypeProto& type);
 /// The elements of a tensor in a model, or beside it. ParseError and UnsupportedError open with `where`.
 Tensor tensor_of_onnx(const onnx::TensorProto& proto, Source& source, const std::string& where);
 

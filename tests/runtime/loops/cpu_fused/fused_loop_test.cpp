@@ -492,6 +492,46 @@ TEST_CASE("convolutions over the pictures of a state, with any strides, dilation
   }
 }
 
+TEST_CASE("convolutions in groups, of few channels each and of more than a block of k, run in one piece") {
+  struct Form {
+    std::int64_t channels, units, group, taps, stride, dilation, before, after;
+  };
+  Random random(37);
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const Form& form : {Form{21, 21, 21, 4, 1, 1, 0, 0}, Form{3, 6, 3, 3, 2, 2, 3, 1}, Form{8, 4, 2, 3, 1, 1, 1, 1},
+                             Form{6, 10, 2, 200, 1, 1, 100, 100}}) {
+      CAPTURE(form.channels);
+      const std::int64_t width = 9, last = (form.taps - 1) * form.dilation;
+      const std::int64_t places = (width + form.before + form.after - last - 1) / form.stride + 1;
+      const Tensor w = random_tensor(random, {form.units, form.channels / form.group, form.taps}, 1, dtype);
+      const Tensor b = random_tensor(random, {form.units}, 1, dtype);
+      Program program;
+      {
+        const Guard guard(program);
+        const Var x = input("x", VarType(dtype, {DDim::unknown, DDim::unknown, form.channels, width}));
+        const build::TensorArray steps = build::TensorArray::unstack(x);
+        const Var n = steps.size();
+        const build::TensorArray outputs(n, "outputs");
+        Var step = 0, carried = input("start", VarType(dtype, {DDim::unknown, form.units, places}));
+        auto loop = while_loop({step, carried});
+        {
+          auto frame = loop.frame();
+          loop.break_if(equal(step, n));
+          const Var seen = conv1d(steps.read(step), parameter("w", w), parameter("b", b), form.stride, form.dilation,
+                                  {form.before, form.after}, form.group);
+          carried.update(tanh(carried + seen));
+          outputs.write(step, carried, share);
+          step.update(step + 1);
+        }
+        output("y", outputs.stack());
+      }
+      for (const std::int64_t batch : {1, 3})
+        CHECK(compare(program, {{"x", random_tensor(random, {4, batch, form.channels, width}, 1, dtype)},
+                                {"start", random_tensor(random, {batch, form.units, places}, 1, dtype)}}) == 1);
+    }
+  }
+}
+
 TEST_CASE("running sums along an axis of a row run in one piece, forwards and backwards, with and without an element itself") {
   Random random(35);
   for (const DType dtype : {DType::f32, DType::f64}) {

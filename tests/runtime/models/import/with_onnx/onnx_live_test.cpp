@@ -188,6 +188,89 @@ TEST_CASE("Shapes that are computed from the number of rows go live") {
   }
 }
 
+/// Names the open extents of an input.
+void name_extents(GraphBuilder& graph, int input, const std::vector<std::string>& names) {
+  auto& shape = *graph.graph.mutable_input(input)->mutable_type()->mutable_tensor_type()->mutable_shape();
+  for (int axis = 0; axis < shape.dim_size(); ++axis)
+    if (!names[static_cast<std::size_t>(axis)].empty()) shape.mutable_dim(axis)->set_dim_param(names[static_cast<std::size_t>(axis)]);
+}
+
+/// x [batch, time, 4] and h0 [1, batch, 4] → y [batch, time, 1, 4].
+Live batch_first(const std::vector<std::string>& x, const std::vector<std::string>& h0) {
+  Live graph({-1, -1, 4});
+  graph.input("h0", {1, -1, 4});
+  name_extents(graph, 0, x);
+  name_extents(graph, 1, h0);
+  graph.node("Transpose", {"x"}, {"by time"}).set("perm", Ints{1, 0, 2});
+  graph.node("GRU", {"by time", "W", "R", "", "", "h0"}, {"of time"}).set("hidden_size", 4);
+  graph.node("Transpose", {"of time"}, {"y"}).set("perm", Ints{2, 0, 1, 3});
+  return graph;
+}
+
+TEST_CASE("The names of extents tell the rows from the batch of a state that is given") {
+  const Program program = parse(batch_first({"batch", "time", ""}, {"", "batch", ""}));
+  CHECK(program.inputs()[0].extents == std::vector<std::string>{"batch", "time", ""});
+  const Recurrence recurrence = make_recurrence(program);
+  CHECK(recurrence.extent == "time");
+  REQUIRE(recurrence.inputs.size() == 1);
+  CHECK(recurrence.inputs[0].row == DDim{1, 4});
+  REQUIRE(recurrence.given.size() == 1);
+  CHECK(recurrence.given[0].dims == DDim{1, 1, 4});
+  CHECK(recurrence.to_string().starts_with("rows arrive along the extent 'time' of the inputs"));
+  testing::Random random(5);
+  const Tensor x = testing::random_tensor(random, {6, 1, 4});
+  const Tensor h0 = testing::random_tensor(random, {1, 1, 4});
+  const RunResult whole = testing::run_fifo(run(program, Feeds{{"x", x.reshape({1, 6, 4})}, {"h0", h0}}));
+  CHECK(testing::StepByStep(recurrence).run(x, {h0}) == testing::bytes_of(whole["y"].tensor()));
+}
+
+TEST_CASE("Extents without names, or with one name for two axes, leave the rows unclear") {
+  CHECK_THROWS_AS(make_recurrence(parse(batch_first({"n", "n", ""}, {"", "n", ""}))), UnsupportedError);
+  CHECK_THROWS_AS(make_recurrence(parse(batch_first({"", "time", ""}, {"", "time", ""}))), UnsupportedError);
+}
+
+/// x [T, 1, 4] behind two rows of zeros.
+Live wide_live() {
+  Live graph;
+  return graph.pad("x", "wide", {2, 0, 0, 0, 0, 0});
+}
+/// The number of rows of `of`, as a list.
+void count(Live& graph, const std::string& of) {
+  graph.node("Shape", {of}, {"extents"});
+  graph.node("Slice", {"extents", "i0", "i1"}, {"count"});
+}
+/// The rows of `wide` from row `begin` on to the number that was counted and `more`.
+void splice(Live& graph, const std::string& to, std::int64_t begin, std::int64_t more) {
+  graph.initializer(to + " more", list({more})).initializer(to + " begin", list({begin}));
+  graph.node("Add", {"count", to + " more"}, {to + " end"});
+  graph.node("Slice", {"wide", to + " begin", to + " end", "i0"}, {to});
+}
+
+TEST_CASE("Rows cut at their number and some more go live, of as many rows before the first one") {
+  SUBCASE("frames beside those before them") {
+    Live graph = wide_live();
+    count(graph, "x");
+    for (const std::int64_t row : {0, 1, 2}) splice(graph, "row" + std::to_string(row), row, row);
+    graph.node("Sub", {"row0", "row1"}, {"older"});
+    graph.node("Mul", {"older", "row2"}, {"product"});
+    expect_same_bits(graph.gru("product"));
+  }
+  SUBCASE("the number of the padded rows, less the padding") {
+    Live graph = wide_live();
+    count(graph, "wide");
+    splice(graph, "old", 0, -2);
+    graph.node("Add", {"x", "old"}, {"sum"});
+    expect_same_bits(graph.gru("sum"));
+  }
+  SUBCASE("fewer rows than steps, of which an end before the first row counts from behind") {
+    Live graph = wide_live();
+    count(graph, "x");
+    splice(graph, "old", 0, -1);
+    graph.gru("old");
+    CHECK_THROWS_AS(make_recurrence(parse(graph)), UnsupportedError);
+  }
+}
+
 TEST_CASE("A loop over another axis than that of the rows gives each row its own") {
   Live graph({-1, 1, 4});
   graph.node("Transpose", {"x"}, {"inner"}).set("perm", Ints{2, 0, 1});  // four steps of one number, of T sequences
