@@ -64,7 +64,7 @@ std::optional<Recurrence> over_named_extent(const Program& program, const Recurr
       made.extent = extent;
       if (std::any_of(made.states.begin(), made.states.end(), [](const Recurrence::State& state) { return state.changes; })) return made;
     } catch (const UnsupportedError&) {  // The axes say why: a name says no more.
-      continue;
+    } catch (const ProgramError&) {
     }
   }
   return std::nullopt;
@@ -126,6 +126,8 @@ Recurrence make_recurrence(const Program& program, const RecurrenceOptions& opti
       if (!made.states.empty() || axes.size() == 1) return made;
       if (!stateless) stateless = std::move(made);
     } catch (const UnsupportedError& error) {
+      refused.emplace_back(axis, error.what());
+    } catch (const ProgramError& error) {  // an op that does not fit one step along this axis
       refused.emplace_back(axis, error.what());
     }
   }

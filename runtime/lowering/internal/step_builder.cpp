@@ -221,7 +221,7 @@ void StepBuilder::add_taken_outputs() {
 }
 
 void StepBuilder::add_output(const Program::Port& port, const Symbol& symbol) {
-  if (symbol.is(Kind::final)) {
+  if (symbol.is(Kind::final) || symbol.is(Kind::length) || symbol.is(Kind::extents)) {
     if (at_end_because_.empty()) at_end_because_ = symbol.origin;
     made_.at_end.push_back(port.name);
     return;

@@ -91,7 +91,7 @@ Symbol StepBuilder::as_list(const Symbol& symbol) const {
   Symbol list = symbol;
   if (symbol.is(Kind::length)) list.value = list.lengths = list_of({1});
   if (symbol.is(Kind::constant)) {
-    Tensor none(symbol.value.dtype(), symbol.value.dims());
+    Tensor none(DType::i64, symbol.value.dims());
     std::fill_n(static_cast<std::byte*>(none.raw_mutable()), none.bytes(), std::byte{0});
     none.storage()->mark_written();
     list.lengths = none;

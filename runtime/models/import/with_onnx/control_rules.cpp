@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include <millrace/runtime/files/internal/printable.h>
+#include <millrace/runtime/models/import/with_onnx/counted_loop.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/tensor_proto.h>
 
@@ -433,6 +434,7 @@ void loop(Importer& to, const Node& node, const char*) {
     throw ProgramError("attribute body: expected a graph of " + std::to_string(2 + loop.states) + " inputs and at least " +
                        std::to_string(1 + loop.states) + " outputs, found " + std::to_string(graph.input_size()) + " and " +
                        std::to_string(graph.output_size()));
+  if (const onnx::NodeProto* other = counted_loop(to, node, graph)) return importing::loop(to, Node(*other), nullptr);
   std::vector<std::string> grown;
   if (const onnx::NodeProto* other = without_lists(to, node, graph, grown)) {
     importing::loop(to, Node(*other), nullptr);

@@ -379,8 +379,10 @@ std::vector<VarId> Importer::body(const onnx::GraphProto& graph, const std::vect
 
 VarId Importer::step_read(VarId x, int axis, VarId index) {
   const VarType type = program_.var(index).type;  // a copy: ops are appended below
-  if (!type.is_tensor() || type.dtype != DType::i64 || type.rank() > 1) return no_var;
-  const VarId count = source(index);
+  if (!type.is_tensor() || (type.dtype != DType::i64 && type.dtype != DType::i32) || type.rank() > 1) return no_var;
+  VarId count = source(index);
+  if (const Op* op = maker(count); op != nullptr && op->type == "cast" && program_.var(count).type.dtype == DType::i32)
+    count = source(op->inputs[0]);
   x = values_.copied(x);
   for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
     if (scope->count != count || count == no_var) continue;

@@ -79,6 +79,18 @@ void trilu(Importer& to, const Node& node, const char*) {
   to.give(node, "where", {kept, x, to.literal(scalar_of(to.type(x).dtype, 0))});
 }
 
+/// Whether lengths are the extent of x along `time` for all sequences, as exporters of TensorFlow write a reversal.
+bool are_all_steps(Importer& to, VarId lengths, VarId x, int time) {
+  const Op* op = to.maker(lengths);
+  while (op != nullptr && (op->type == "identity" || op->type == "cast")) op = to.maker(op->inputs[0]);
+  if (op == nullptr || op->type != "expand") return false;
+  const auto length = to.elements(op->inputs[0]);
+  if (!length || length->size() != 1) return false;
+  const Element& one = length->front();
+  if (one.number) return *one.number == (*to.type(x).shape)[time];
+  return one.of != no_var && to.origin(one.of, one.axis) == to.origin(x, time);
+}
+
 /// Row t of a sequence of length n comes from row n − 1 − t, those behind its end stay: a gather along the axis of time.
 void reverse_sequence(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
@@ -88,12 +100,19 @@ void reverse_sequence(Importer& to, const Node& node, const char*) {
   if (batch < 0 || time < 0 || batch > 1 || time > 1 || batch == time || rank < 2)
     throw ProgramError("expected a time_axis and a batch_axis, one 0 and the other 1, found " + std::to_string(time) + " and " +
                        std::to_string(batch) + " of " + to.type(x).to_string());
+  if (are_all_steps(to, to.in(node, 1), x, time)) return to.give(node, "reverse", {x}, {{"axis", std::int64_t{time}}});
   const VarId lengths = along(to, whole_numbers(to, to.in(node, 1)), batch, rank);
   const VarId steps = along(to, count_up(to, extent_of(to, x, time)), time, rank);
   const VarId mirrored = to.emit1("sub", {to.emit1("sub", {lengths, number(to, 1)}), steps});
   const VarId from = to.emit1("where", {to.emit1("less", {steps, lengths}), mirrored, steps});
   const VarId everywhere = to.emit1("expand", {from, to.emit1("shape", {x})});
-  to.give(node, "gather_elements", {x, everywhere}, {{"axis", std::int64_t{time}}});
+  VarId made = to.emit1("gather_elements", {x, everywhere}, {{"axis", std::int64_t{time}}});
+  if (to.type(x) != to.type(made)) {  // extents that the file says
+    Ints extents;
+    for (const std::int64_t extent : *to.type(x).shape) extents.push_back(std::max<std::int64_t>(extent, 0));
+    made = to.emit1("reshape", {made}, {{"shape", extents}});
+  }
+  to.give(node, "identity", {made});
 }
 
 /// 1 at the first greatest element along an axis. Up to opset 12 the axes from `axis` on were one.

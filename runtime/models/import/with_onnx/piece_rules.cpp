@@ -103,11 +103,30 @@ VarId convolved_before(Importer& to, VarId x, std::int64_t axis, const Element& 
   return to.emit1(op.type, op.inputs, op.attributes);
 }
 
+/// Bounds of a slice without the axes that it takes whole, as exporters write x[:, 2:]; one stays. Bounds that do not fit stay as they are.
+void leave_out_whole(int rank, Ints& starts, Ints& ends, std::optional<Ints>& axes, std::optional<Ints>& steps) {
+  const std::size_t count = starts.size();
+  Ints along;
+  for (std::size_t i = 0; i < count; ++i) along.push_back(axes && i < axes->size() ? (*axes)[i] : static_cast<std::int64_t>(i));
+  const bool fitting = ends.size() == count && (!axes || axes->size() == count) && (!steps || steps->size() == count) &&
+                       std::all_of(along.begin(), along.end(), [&](std::int64_t axis) { return axis >= -rank && axis < rank; });
+  if (!fitting || count < 2) return;
+  for (std::size_t i = count; i-- > 0 && starts.size() > 1;) {
+    const auto step = steps ? std::optional(Ints{(*steps)[i]}) : std::nullopt;
+    if (!is_whole({starts[i]}, {ends[i]}, step)) continue;
+    const auto place = static_cast<std::ptrdiff_t>(i);
+    for (Ints* list : {&starts, &ends, &along}) list->erase(list->begin() + place);
+    if (steps) steps->erase(steps->begin() + place);
+    axes = along;
+  }
+}
+
 /// Bounds were attributes up to opset 9. A slice of everything, as exporters write x[:, …], is x.
 void slice(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   const auto give = [&](Ints starts, Ints ends, std::optional<Ints> axes, std::optional<Ints> steps) {
     if (is_whole(starts, ends, steps) && (!axes || axes->size() == starts.size())) return to.bind(node, 0, x);
+    if (to.type(x).shape) leave_out_whole(to.type(x).rank(), starts, ends, axes, steps);
     Attributes attributes{{"starts", starts}, {"ends", ends}};
     if (axes) attributes.set("axes", *axes);
     if (steps) attributes.set("steps", *steps);

@@ -159,8 +159,8 @@ Element Values::origin(VarId var, int axis) const {
       const auto pads = op->attributes.get_or("pads", std::vector<std::int64_t>{0, 0});
       return w && w->rank() == 3 && number("stride") == 1 && pads[0] + pads[1] == ((*w)[2] - 1) * number("dilation");
     };
-    const bool keeps = op->type == "identity" || op->type == "cast" || op->type == "softmax" || op->type == "layer_norm" ||
-                       ops::find_unary(op->type) != nullptr || (ops::find_binary(op->type) && keeps_axis()) ||
+    const bool keeps = op->type == "identity" || op->type == "cast" || op->type == "reverse" || op->type == "softmax" ||
+                       op->type == "layer_norm" || ops::find_unary(op->type) != nullptr || (ops::find_binary(op->type) && keeps_axis()) ||
                        (op->type == "matmul" && axis < rank - 1 && is_matrix()) ||
                        (op->type == "conv1d" && (axis == 0 || (axis == 2 && keeps_places())));
     if (op->type == "transpose") {
