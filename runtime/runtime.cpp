@@ -48,11 +48,6 @@ class Runtime::LiveRuns {
     return runs_.size();
   }
 
-  std::uint64_t cancellations() const {
-    const std::lock_guard lock(mutex_);
-    return cancellations_;
-  }
-
   /// Cancels those that were started.
   void cancel() noexcept {
     const std::lock_guard lock(mutex_);
@@ -72,9 +67,11 @@ class Runtime::LiveRuns {
     if (idle) over_->advance(1);
   }
 
-  void started() {
+  /// How often all runs were cancelled before.
+  std::uint64_t started() {
     const std::lock_guard lock(mutex_);
     ++started_;
+    return cancellations_;
   }
   /// Nothing is left of a run that was started.
   void ended() noexcept {
@@ -92,10 +89,10 @@ class Runtime::LiveRuns {
 
   /// The task of `async_run`. `make` compiles, if the program is not yet.
   template <class Source>
-  static task<RunResult> run(std::shared_ptr<LiveRuns> live, std::uint64_t cancellations, Source source, std::shared_ptr<Device> device,
-                             Feeds feeds, RunOptions options) {
+  static task<RunResult> run(std::shared_ptr<LiveRuns> live, std::shared_ptr<const std::uint64_t> began, Source source,
+                             std::shared_ptr<Device> device, Feeds feeds, RunOptions options) {
     TaskInfo& me = co_await this_task::info();
-    const Entry entry(std::move(live), me.run(), cancellations);
+    const Entry entry(std::move(live), me.run(), *began);
     Executable executable = compiled(std::move(source), std::move(device));
     RunResult result = co_await millrace::run(std::move(executable), std::move(feeds), options);
     co_return std::move(result);
@@ -199,25 +196,26 @@ KeepAlive Runtime::kept_alive() const {
   return [kept = std::make_shared<const Kept>(tracer_, devices_, own_executor_)] { return kept; };
 }
 
-KeepAlive Runtime::counted() const {
-  return [kept = std::shared_ptr<const void>(std::make_shared<const Kept>(tracer_, devices_, own_executor_)), live = live_] {
+KeepAlive Runtime::counted(std::shared_ptr<std::uint64_t> began) const {
+  return [kept = std::shared_ptr<const void>(std::make_shared<const Kept>(tracer_, devices_, own_executor_)), live = live_,
+          began = std::move(began)] {
     const auto let_go = [kept, live](const void*) mutable {
       kept.reset();
       live->ended();
     };
-    live->started();
+    *began = live->started();
     return std::shared_ptr<const void>(kept.get(), let_go);
   };
 }
 
-task<RunResult> Runtime::tracked(Executable executable, Feeds feeds, RunOptions options) const {
+task<RunResult> Runtime::tracked(Executable executable, Feeds feeds, RunOptions options, std::shared_ptr<const std::uint64_t> began) const {
   if (options.tracer == nullptr) options.tracer = tracer_.get();
-  return LiveRuns::run(live_, live_->cancellations(), std::move(executable), nullptr, std::move(feeds), options);
+  return LiveRuns::run(live_, std::move(began), std::move(executable), nullptr, std::move(feeds), options);
 }
 
-task<RunResult> Runtime::tracked(Program program, Feeds feeds, RunOptions options) const {
+task<RunResult> Runtime::tracked(Program program, Feeds feeds, RunOptions options, std::shared_ptr<const std::uint64_t> began) const {
   if (options.tracer == nullptr) options.tracer = tracer_.get();
-  return LiveRuns::run(live_, live_->cancellations(), std::move(program), devices_.front(), std::move(feeds), options);
+  return LiveRuns::run(live_, std::move(began), std::move(program), devices_.front(), std::move(feeds), options);
 }
 
 }  // namespace millrace

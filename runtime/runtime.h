@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -85,25 +86,27 @@ class Runtime {
   /// `run`.
   template <class Token>
   auto async_run(Executable executable, Feeds feeds, Token&& token, RunOptions options = {}) {
-    return async_start(*executor_, tracked(std::move(executable), std::move(feeds), options), std::forward<Token>(token), "async_run",
-                       counted());
+    const auto began = std::make_shared<std::uint64_t>(0);
+    return async_start(*executor_, tracked(std::move(executable), std::move(feeds), options, began), std::forward<Token>(token),
+                       "async_run", counted(began));
   }
   /// Starts a run that compiles the program for the CPU first. A program that runs more than once is compiled once, by `compile`.
   template <class Token>
   auto async_run(Program program, Feeds feeds, Token&& token, RunOptions options = {}) {
-    return async_start(*executor_, tracked(std::move(program), std::move(feeds), options), std::forward<Token>(token), "async_run",
-                       counted());
+    const auto began = std::make_shared<std::uint64_t>(0);
+    return async_start(*executor_, tracked(std::move(program), std::move(feeds), options, began), std::forward<Token>(token), "async_run",
+                       counted(began));
   }
 
  private:
   class LiveRuns;
-  task<RunResult> tracked(Executable executable, Feeds feeds, RunOptions options) const;
-  task<RunResult> tracked(Program program, Feeds feeds, RunOptions options) const;
+  task<RunResult> tracked(Executable executable, Feeds feeds, RunOptions options, std::shared_ptr<const std::uint64_t> began) const;
+  task<RunResult> tracked(Program program, Feeds feeds, RunOptions options, std::shared_ptr<const std::uint64_t> began) const;
   task<void> shut_down() const;
   /// The means of a run: executor, devices, tracer.
   KeepAlive kept_alive() const;
-  /// The means of a run that counts among the runs that are not yet over.
-  KeepAlive counted() const;
+  /// The means of a run that counts among the runs that are not yet over. `began`: how often all runs were cancelled before it was started.
+  KeepAlive counted(std::shared_ptr<std::uint64_t> began) const;
 
   std::shared_ptr<Tracer> tracer_;
   std::vector<std::shared_ptr<Device>> devices_;

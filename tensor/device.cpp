@@ -13,7 +13,9 @@ namespace millrace {
 // Streams may run at the same time in different callers: a team serves one of them at a time, the others run alone.
 struct CpuDevice::Ring {
   Ring(std::shared_ptr<ThreadTeam> of, std::size_t count, const std::shared_ptr<MemoryResource>& memory) : team(std::move(of)) {
-    if (count < 1) throw ArgumentError("cpu device: expected at least 1 stream, found " + std::to_string(count));
+    constexpr std::size_t most = 1024;
+    if (count < 1 || count > most)
+      throw ArgumentError("cpu device: expected from 1 to " + std::to_string(most) + " streams, found " + std::to_string(count));
     for (std::size_t i = 0; i < count; ++i) streams.push_back(std::make_unique<CpuStream>(team, memory));
   }
   std::shared_ptr<ThreadTeam> team;

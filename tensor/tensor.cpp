@@ -28,6 +28,7 @@ Tensor::Tensor(DType dtype, const DDim& dims, std::shared_ptr<MemoryResource> me
 
 Tensor::Tensor(DType dtype, const DDim& dims, const DDim& strides, std::int64_t offset, std::shared_ptr<Allocation> storage)
     : dtype_(dtype), dims_(dims), strides_(strides), offset_(offset), storage_(std::move(storage)) {
+  if (storage_ == nullptr) throw ArgumentError("tensor: expected storage for a view of " + dims.to_string() + ", found none");
   if (dims.rank() != strides.rank())
     throw ShapeError("tensor: expected as many strides as extents, found " + strides.to_string() + " for " + dims.to_string());
   measure();
@@ -65,6 +66,7 @@ void Tensor::check_count(std::size_t count) const {
 }
 
 void Tensor::check_written() const {
+  if (storage_ == nullptr) throw UninitializedError("tensor: expected one with elements, found one that was moved from");
   if (elements_ > 0 && !storage_->written())
     throw UninitializedError("tensor: " + to_string() + " is read, but nothing was ever written to its storage");
 }

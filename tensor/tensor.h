@@ -90,7 +90,7 @@ class Tensor {
   Point ready() const { return storage_->ready(); }
   const std::shared_ptr<Allocation>& storage() const noexcept { return storage_; }
   bool shares_storage_with(const Tensor& other) const noexcept { return storage_ == other.storage_; }
-  /// Throws UninitializedError when nothing was ever written to the storage of a tensor that has elements.
+  /// Throws UninitializedError when nothing was ever written to the storage of a tensor that has elements, or when the tensor was moved from.
   void check_written() const;
 
   /// A view that cannot be written through.

@@ -485,6 +485,29 @@ void ArrayCore::expect(DType dtype, const DDim& dims, int levels) {
   if (levels >= 0) levels_ = levels;
 }
 
+void ArrayCore::check_slots(DType dtype, const DDim& dims, int levels) const {
+  const std::lock_guard lock(mutex_);
+  if (dtype_ && *dtype_ != dtype)
+    throw DTypeError(text() + ": expected slots of " + std::string(name_of(dtype)) + ", found " + std::string(name_of(*dtype_)));
+  const auto check_dims = [&](const DDim& slot) {
+    bool fits = slot.rank() == dims.rank();
+    for (int axis = 0; fits && axis < dims.rank(); ++axis)
+      fits = slot[axis] == DDim::unknown || dims[axis] == DDim::unknown || slot[axis] == dims[axis];
+    if (!fits) throw ShapeError(text() + ": expected slots of " + dims.to_string() + ", found " + slot.to_string());
+  };
+  const auto check_slot = [&](const DDim& slot, int depth) {
+    check_dims(slot);
+    if (levels >= 0 && depth != levels)
+      throw LoDError(text() + ": expected slots with " + std::to_string(levels) + " levels of LoD, found " + std::to_string(depth));
+  };
+  if (dims_) check_dims(*dims_);
+  if (levels >= 0 && levels_ && *levels_ != levels)
+    throw LoDError(text() + ": expected slots with " + std::to_string(levels) + " levels of LoD, found " + std::to_string(*levels_));
+  for (std::int64_t index = 0; index < issued_; ++index) check_slot(filled_->slot(index).dims(), 0);
+  for (const auto& [index, slot] : slots_)
+    if (slot.written && (kind_ != Kind::window || slot.readings < readers_)) check_slot(slot.value.dims(), slot.value.lod().depth());
+}
+
 void ArrayCore::add_writer(WriterEntry& writer) {
   const std::lock_guard lock(mutex_);
   if (closed_ || failed_ || !orphaned_by_.empty())

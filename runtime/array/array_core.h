@@ -147,6 +147,8 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   std::shared_ptr<Slab> slab() const;
   /// A tensor of no rows, of the dtype and shape that slots have.
   Tensor empty_like() const;
+  /// DTypeError, ShapeError or LoDError unless the type that `expect` named and the slots that are written fit this one; `levels` −1: any.
+  void check_slots(DType dtype, const DDim& dims, int levels) const;
   /// Whether a slot was written, or `expect` was called.
   bool knows_slots() const;
   /// The levels that `expect` named, if any.

@@ -83,6 +83,13 @@ class TensorArray {
   TensorArray of(DType dtype, const DDim& dims, int levels = -1) const;
 
   std::string name() const { return core_->name(); }
+  /// DTypeError, ShapeError or LoDError unless the array has the type of slots that `of` takes: the one that it was told, or that of the slots that are
+  /// written. One that knows nothing of its slots takes it, as by `of`.
+  void expect(DType dtype, const DDim& dims, int levels = -1) const {
+    if (core_->knows_slots()) return core_->check_slots(dtype, dims, levels);
+    core_->expect(dtype, dims, levels);
+  }
+
   /// Fixed: the size. Growable, window: one past the highest slot written so far.
   std::int64_t size() const { return core_->size(); }
   /// The levels of LoD of a slot, where `of` said its type.

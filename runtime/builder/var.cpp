@@ -34,7 +34,10 @@ Var Var::of(VarId id) {
 }
 
 void Var::rebind(VarId id) const {
-  const VarDef& var = Guard::current().program().var(id);
+  const Program& program = Guard::current().program();
+  if (id < 0 || std::cmp_greater_equal(id, program.vars().size()))
+    throw ProgramError("builder: expected a var of " + std::to_string(program.vars().size()) + ", found var " + std::to_string(id));
+  const VarDef& var = program.var(id);
   bound_->id = id;
   bound_->name = var.name;
   bound_->block = var.block;

@@ -33,10 +33,21 @@ void check_feed(const std::string& name, const VarType& wanted, const Value& val
   const VarType found = type_of(value);
   const auto message = [&] { return fmt::format("run: input '{}': expected {}, found {}", name, wanted.to_string(), found.to_string()); };
   if (found.kind != wanted.kind) throw ArgumentError(message());
+  const auto checked = [&](const auto& check) {
+    try {
+      check();
+    } catch (Error& error) {
+      error.add_context(fmt::format(" (run: input '{}': expected {})", name, wanted.to_string()));
+      throw;
+    }
+  };
+  if (wanted.is_array() && !wanted.open && wanted.shape)
+    checked([&] { value.array().expect(wanted.dtype, *wanted.shape, wanted.lod_depth); });
   if (wanted.kind != VarKind::tensor) return;
   if (found.dtype != wanted.dtype) throw DTypeError(message());
   if (found.lod_depth != wanted.lod_depth) throw LoDError(message());
   if (!fits(found, wanted)) throw ShapeError(message());
+  checked([&] { value.tensor().tensor().check_written(); });
 }
 
 }  // namespace millrace

@@ -40,6 +40,7 @@ class RunPorts : public std::enable_shared_from_this<RunPorts> {
 
   std::shared_ptr<RunState> state_;
   std::shared_ptr<RunExchange> exchange_;
+  std::set<const Allocation*> fed_;  // of tensors that the caller may still write
 };
 
 }  // namespace millrace

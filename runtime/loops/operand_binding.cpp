@@ -18,6 +18,9 @@ namespace {
 /// A number that a loop counts by may be a device's: an extent, or computed by a loop around it.
 std::int64_t number_in(const Tensor& made) { return (made.host_accessible() ? made : made.copy_to(CpuPlace{})).item_int(); }
 
+/// A value that nothing ever wrote is an error of the op that reads it: the loop says which, iteration by iteration.
+bool is_written(const Tensor& value) { return value.elements() == 0 || value.storage()->written(); }
+
 /// The rows before slot 0, in the batch's order; nothing when they do not fit: the loop says why, iteration by iteration.
 std::optional<SlotValue> booted(const TensorArray& array, const SlotValue& boot, StreamRef stream) {
   if (!array.order()) return boot;
@@ -190,6 +193,7 @@ bool OperandBinding::add_input(std::size_t index, std::int64_t iterations, LoopO
   if (input.boot == no_var || !last || std::min(made.read[index].first, *last) != -1) return true;
   const Value* const boot = find(input.boot);
   if (boot == nullptr || (on_host_ && !reached(boot->tensor().ready()))) return false;
+  if (!is_written(boot->tensor().tensor())) return false;
   made.boots.back() = booted(array, boot->tensor(), stream_);
   return made.boots.back().has_value();
 }
@@ -249,10 +253,11 @@ bool OperandBinding::collect(LoopOperands& made) {
   for (const VarId var : form_.shared) {
     const Value* const value = find(var);
     if (value == nullptr || (on_host_ && !reached(value->tensor().ready()))) return false;
+    if (!is_written(value->tensor().tensor())) return false;
     made.shared.push_back(value->tensor().tensor());
   }
   for (const SlotValue& state : made.states)
-    if (on_host_ && !reached(state.ready())) return false;
+    if (!is_written(state.tensor()) || (on_host_ && !reached(state.ready()))) return false;
   made.iterations = slots->iterations;
   made.sources.resize(made.inputs.size());
   for (std::size_t run = 0; concurrent_.runs != nullptr && run < concurrent_.runs->size(); ++run) {

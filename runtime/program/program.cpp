@@ -236,6 +236,7 @@ VarId Program::add_input(const std::string& name, VarType type, std::vector<std:
 }
 
 VarId Program::add_parameter(const std::string& name, Tensor value) {
+  if (value.storage() == nullptr) value.check_written();
   if (!value.host_accessible()) throw ProgramError("parameter '" + name + "': expected a tensor on the host, found " + value.to_string());
   value.check_written();
   const VarId id = add_var(name, VarType(value.dtype(), value.dims()));

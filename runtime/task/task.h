@@ -27,7 +27,7 @@ class Outcome {
   const std::exception_ptr& error() const noexcept { return error_; }
   /// Moves the value out, or throws the error.
   T take() {
-    if (error_ != nullptr) std::rethrow_exception(std::move(error_));
+    if (error_ != nullptr) std::rethrow_exception(error_);
     return std::move(*value_);
   }
 
@@ -43,7 +43,7 @@ class Outcome<void> {
   void set_error(std::exception_ptr error) noexcept { error_ = std::move(error); }
   const std::exception_ptr& error() const noexcept { return error_; }
   void take() {
-    if (error_ != nullptr) std::rethrow_exception(std::move(error_));
+    if (error_ != nullptr) std::rethrow_exception(error_);
   }
 
  private:

@@ -81,6 +81,13 @@ void check_pair(const std::string& name, const Tensors& weights, const Tensor& g
   if (weight->second.dims() != gradient.dims())
     throw ShapeError("optimizer, '" + name + "': expected a gradient of the weight's extents, found " + weight->second.to_string() +
                      " and " + gradient.to_string());
+  try {
+    gradient.check_written();
+    weight->second.check_written();
+  } catch (Error& error) {
+    error.add_context(" (optimizer, '" + name + "')");
+    throw;
+  }
 }
 
 }  // namespace

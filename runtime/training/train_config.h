@@ -99,7 +99,7 @@ struct TrainConfig {
   bool standardize = false;
   std::int64_t length = 100;
   CsvForm csv;           ///< without `per_row`, `numbers`, `words` and `length`, which other keys say
-  bool has_csv = false;  ///< one of its keys is there
+  bool has_csv = false;  ///< one of its keys says other than its default
   ModelSpec model;
   std::string start;  ///< a .safetensors file of weights; empty: none
   BatchSize batch;

@@ -308,20 +308,41 @@ class TrainJob {
     if (world_size() == 1) return;
     std::string all = fmt::format("{} epochs, resume {}\n", epochs_, options_.resume);
     for (const auto& [name, value] : identity_) all += name + value;
-    const std::string hash = sha256(all);
-    std::vector<double> bytes(hash.begin(), hash.end());
-    const std::vector<double> sums = summed(bytes);
+    if (!is_same(sha256(all)))
+      throw MismatchError(
+          fmt::format("training on {} ranks: expected the same configuration, seed, epochs, data and --resume of all ranks, found others "
+                      "than those of rank {}",
+                      world_size(), rank()));
+  }
+
+  /// Whether all ranks have that hash.
+  bool is_same(const std::string& hash) const {
+    const std::vector<double> bytes(hash.begin(), hash.end()), sums = summed(bytes);
     for (std::size_t i = 0; i < bytes.size(); ++i)
-      if (sums[i] != bytes[i] * world_size())
-        throw MismatchError(
-            fmt::format("training on {} ranks: expected the same configuration, seed, epochs, data and --resume of all ranks, found others "
-                        "than those of "
-                        "rank {}",
-                        world_size(), rank()));
+      if (sums[i] != bytes[i] * world_size()) return false;
+    return true;
+  }
+
+  /// Gradients are summed, and each rank changes weights of its own by the sum: they begin alike. `from`: where the weights were read.
+  void check_weights(const std::string& from) const {
+    if (world_size() == 1) return;
+    Sha256 hash;
+    hash.add(std::to_string(trainer_.steps()));
+    for (const auto& [name, weight] : trainer_.weights()) {
+      hash.add("\n" + name);
+      hash.add(bytes_of(weight));
+    }
+    if (!is_same(hash.digits()))
+      throw MismatchError(
+          fmt::format("training on {} ranks: expected the same weights of all ranks in {}, found others than those of rank {}",
+                      world_size(), from, rank()));
   }
 
   void begin() {
-    if (!config_.start.empty()) trainer_.set_weights(start_weights());
+    if (!config_.start.empty()) {
+      trainer_.set_weights(start_weights());
+      check_weights(config_.start);
+    }
     if (writes()) {
       make_folders(folder_);
       take_folder();
@@ -474,10 +495,7 @@ class TrainJob {
                                       checkpoints_.path().string(), begun, epochs_));
     note(fmt::format("resumed at step {}, epoch {}", trainer_.steps(), epoch_ + 1));
     // No rank writes before all have read; they have read the same.
-    const auto step = static_cast<double>(trainer_.steps());
-    if (summed({step})[0] != step * world_size())
-      throw TrainingError(fmt::format("{}: expected the same checkpoint for all {} ranks, found step {} on rank {}",
-                                      checkpoints_.path().string(), world_size(), trainer_.steps(), rank()));
+    check_weights(checkpoints_.path().string());
     deal();
   }
 

@@ -143,16 +143,29 @@ def check_lost_rank(job: Job, number: signal.Signals, wanted: list[str], most: f
     print(f"{number.name}: noticed after {took:.1f} s")
 
 
-def check_same_job(job: Job) -> None:
-    """Ranks that were told to train for other numbers of epochs do not begin."""
+def check_refused(words: list[list[str]], wanted: str) -> None:
     port = free_port()
-    processes = [subprocess.Popen(job.words("unlike", "--quiet", "--epochs", str(rank + 1)), stderr=subprocess.PIPE, text=True,
+    processes = [subprocess.Popen(words[rank], stderr=subprocess.PIPE, text=True,
                                   env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port))
                  for rank in range(2)]
     errors = [process.communicate(timeout=60)[1] for process in processes]
     assert all(process.returncode == 1 for process in processes), errors
-    assert any("expected the same configuration, seed, epochs, data and --resume of all ranks" in error for error in errors), errors
+    assert any(wanted in error for error in errors), errors
+
+
+def check_same_job(job: Job) -> None:
+    """Ranks that were told to train for other numbers of epochs, or that begin with other weights, do not begin."""
+    check_refused([job.words("unlike", "--quiet", "--epochs", str(rank + 1)) for rank in range(2)],
+                  "expected the same configuration, seed, epochs, data and --resume of all ranks")
     print("ranks of other numbers of epochs: refused")
+    (job.folder / "start.toml").write_text('start = "start.safetensors"\n' + CONFIG.format(epochs=4))
+    for rank, trained in enumerate(("one", "flag2")):
+        (job.folder / f"data{rank}").mkdir()
+        shutil.copy(job.folder / "train.ts", job.folder / f"data{rank}")
+        (job.folder / f"data{rank}" / "start.safetensors").write_bytes(job.weights(trained))
+    check_refused([job.words("unlike", "--quiet", "--data", str(job.folder / f"data{rank}"), config="start") for rank in range(2)],
+                  "expected the same weights of all ranks in start.safetensors")
+    print("ranks that begin with other weights: refused")
 
 
 def newest_step(output: pathlib.Path) -> int:

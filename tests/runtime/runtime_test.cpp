@@ -326,6 +326,19 @@ TEST_CASE("cancel_all ends what was started, and a later run goes on") {
   CHECK(ran == 1);
 }
 
+TEST_CASE("a run that is described before cancel_all and started after it goes on") {
+  asio::io_context context(1);
+  RuntimeOptions options;
+  options.context = &context;
+  Runtime runtime(options);
+  auto later = runtime.async_run(doubling(2), ones_of(1), asio::deferred);
+  runtime.cancel_all();
+  int ran = 0;
+  std::move(later)([&](const std::exception_ptr& failed, const RunResult&) { ran += failed == nullptr; });
+  context.run();
+  CHECK(ran == 1);
+}
+
 TEST_CASE("async_shutdown completes when nothing of the runs is left, whatever becomes of the runtime") {
   asio::io_context context(1);
   RuntimeOptions options;

@@ -87,6 +87,10 @@ TEST_CASE("reading what nothing wrote is an error") {
   CHECK_THROWS_AS(static_cast<void>(fresh[DDim{0}]), UninitializedError);
   CHECK_THROWS_AS(fresh.to_vector<float>(), UninitializedError);
   CHECK_NOTHROW(Tensor(DType::f32, DDim{0}).to_vector<float>());
+  Tensor moved = Tensor::scalar(1.0F);
+  const Tensor taken = std::move(moved);
+  CHECK_THROWS_WITH_AS(moved.check_written(), doctest::Contains("moved from"), UninitializedError);  // NOLINT(bugprone-use-after-move)
+  CHECK_THROWS_AS(Tensor(DType::f32, DDim{2}, DDim{1}, 0, nullptr), ArgumentError);
 }
 
 TEST_CASE("elements of another type are refused with both names") {

@@ -63,9 +63,17 @@ void read_texts(const Table& table, std::string_view key, std::vector<std::strin
 
 constexpr std::array csv_keys{"sequence_column", "target_columns", "feature_columns", "separator", "series"};
 
+/// Whether the key of columns has the value that it has without being said.
+bool says_default(const CsvForm& form, std::string_view key) {
+  const CsvForm none;
+  if (key == "sequence_column") return form.sequence == none.sequence;
+  if (key == "target_columns") return form.targets == none.targets;
+  if (key == "feature_columns") return form.features == none.features;
+  return key == "separator" ? form.separator == none.separator : form.series == none.series;
+}
+
 void read_csv_form(const Table& table, TrainConfig& config) {
   CsvForm& form = config.csv;
-  for (const char* key : csv_keys) config.has_csv = config.has_csv || table.has(key);
   read_text(table, "sequence_column", form.sequence);
   read_texts(table, "target_columns", form.targets);
   read_texts(table, "feature_columns", form.features);
@@ -78,20 +86,13 @@ void read_csv_form(const Table& table, TrainConfig& config) {
     const std::string_view what = error.what();
     table.fail(table.required(what.substr(0, what.find(':'))), error.what());
   }
-  if (!table.has("separator")) return;
-  const std::string separator = table.text("separator");
-  if (separator.size() != 1 || separator == "\"" || separator == "\n")
-    table.fail(table.required("separator"), "separator: expected one character, found '" + separator + "'");
-  form.separator = separator[0];
-}
-
-/// Whether the key of columns has the value that it has without being said.
-bool says_default(const CsvForm& form, std::string_view key) {
-  const CsvForm none;
-  if (key == "sequence_column") return form.sequence == none.sequence;
-  if (key == "target_columns") return form.targets == none.targets;
-  if (key == "feature_columns") return form.features == none.features;
-  return key == "separator" ? form.separator == none.separator : form.series == none.series;
+  if (table.has("separator")) {
+    const std::string separator = table.text("separator");
+    if (separator.size() != 1 || separator == "\"" || separator == "\n")
+      table.fail(table.required("separator"), "separator: expected one character, found '" + separator + "'");
+    form.separator = separator[0];
+  }
+  for (const char* key : csv_keys) config.has_csv = config.has_csv || !says_default(form, key);
 }
 
 /// Compares the keys with the endings of the files.

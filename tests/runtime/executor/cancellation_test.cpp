@@ -13,6 +13,7 @@
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <support/built.h>
+#include <support/drive.h>
 #include <support/program_runs.h>
 
 using namespace millrace::build;
@@ -273,7 +274,46 @@ TEST_CASE("feeds that do not fit are refused before anything runs") {
   CHECK_THROWS_WITH_AS(on_cpu(program, {{"y", Tensor::scalar(1.f)}}), doctest::Contains("has no input 'y'"), millrace::ArgumentError);
   CHECK_THROWS_WITH_AS(on_cpu(program, {{"x", Tensor::from<float>({1, 2, 3}).reshape({1, 3})}}),
                        doctest::Contains("expected f32[?, 2], found f32[1, 3]"), ShapeError);
+  CHECK_THROWS_WITH_AS(on_cpu(program, {{"x", Tensor(DType::f32, {1, 2})}}),
+                       doctest::Contains("nothing was ever written to its storage (run: input 'x'"), millrace::UninitializedError);
+  Tensor moved = Tensor::scalar(1.0F);
+  const Tensor taken = std::move(moved);
+  CHECK_THROWS_AS(on_cpu(program, {{"x", moved}}), millrace::Error);  // NOLINT(bugprone-use-after-move): that is the point
   CHECK(millrace::live_frames() == 0);
+}
+
+TEST_CASE("a fed array has slots of the type that the program declares") {
+  const Program program = built_program([] {
+    const ArrayVar steps = ArrayVar::of(input("steps", VarType::array_of(DType::f32, DDim{2}, false)));
+    output("first", steps.read(constant(0)));
+  });
+  const auto write = [](millrace::TensorArray array, std::vector<Tensor> slots) -> millrace::task<void> {
+    for (std::size_t i = 0; i < slots.size(); ++i)
+      co_await array.write(static_cast<std::int64_t>(i), millrace::LoDTensor(slots[i]), millrace::TensorArray::share);
+  };
+  const auto fed = [&](std::vector<Tensor> slots) {
+    const millrace::TensorArray array = millrace::TensorArray::growable();
+    millrace::testing::run_fifo(write(array, std::move(slots)));
+    return Feeds{{"steps", array}};
+  };
+  CHECK(on_cpu(program, fed({Tensor::from<float>({1, 2})}))["first"].tensor().to_vector<float>() == std::vector<float>{1, 2});
+  CHECK_THROWS_WITH_AS(on_cpu(program, fed({Tensor::from<double>({1, 2})})), doctest::Contains("run: input 'steps'"), millrace::DTypeError);
+  CHECK_THROWS_WITH_AS(on_cpu(program, fed({Tensor::from<float>({1})})), doctest::Contains("run: input 'steps'"), ShapeError);
+  CHECK_THROWS_WITH_AS(on_cpu(program, fed({Tensor::from<float>({1, 2, 3, 4}).reshape({2, 2})})), doctest::Contains("run: input 'steps'"),
+                       ShapeError);
+}
+
+TEST_CASE("a result keeps its values when the caller fills its feed again") {
+  const Program program = built_program([] {
+    const Var x = input("x", VarType(DType::f32, {2}));
+    output("same", x);
+    output("turned", reshape(x, {2, 1}));
+  });
+  Tensor x = Tensor::from<float>({1, 2});
+  const RunResult result = on_cpu(program, {{"x", x}});
+  x.mutable_data<float>()[0] = 9;
+  CHECK(result["same"].tensor().to_vector<float>() == std::vector<float>{1, 2});
+  CHECK(result["turned"].tensor().to_vector<float>() == std::vector<float>{1, 2});
 }
 
 TEST_CASE("on devices that fail, complete late or run out of memory a run ends with its bits or with one error that names the place") {

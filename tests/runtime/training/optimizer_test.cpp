@@ -106,6 +106,8 @@ TEST_CASE("what does not fit is refused, and changes nothing") {
   CHECK_THROWS_AS(optimizer.update(weights, {{"a", Tensor::from<double>({1})}}, 0.1), DTypeError);
   CHECK_THROWS_AS(optimizer.update(weights, {{"a", Tensor::from<float>({1, 2})}}, 0.1), ShapeError);
   CHECK_THROWS_AS(optimizer.update(weights, {}, std::nan("")), ArgumentError);
+  CHECK_THROWS_WITH_AS(optimizer.update(weights, {{"a", Tensor::from<float>({1})}, {"b", Tensor(DType::f32, {1})}}, 0.1),
+                       doctest::Contains("(optimizer, 'b')"), UninitializedError);
   CHECK(weights.at("a").item() == 1);
   CHECK(optimizer.steps() == 0);
   Tensors state = optimizer.state();

@@ -46,9 +46,29 @@ VarId joined_batch(Importer& to, VarId x) {
   return reshaped(to, x, extents);
 }
 
+/// Of several axes, the place of one along which x and the weights have one element, without padding: exporters of TensorFlow write convolutions along
+/// one axis so. -1: none.
+int idle_axis(Importer& to, VarId x, VarId w, std::span<const Window> windows) {
+  const std::optional<DDim>&of_x = to.type(x).shape, &of_w = to.type(w).shape;
+  if (windows.size() < 2 || !of_x || !of_w) return -1;
+  for (std::size_t i = 0; i < windows.size(); ++i) {
+    const int axis = static_cast<int>(i) + 2;
+    if ((*of_x)[axis] == 1 && (*of_w)[axis] == 1 && windows[i].kernel == 1 && windows[i].before == 0 && windows[i].after == 0)
+      return static_cast<int>(i);
+  }
+  return -1;
+}
+
 /// The convolution along axes 2 …: the first of them is taken apart, and what is left is a convolution along the others.
 VarId conv_along(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, std::span<const Window> windows, bool winograd) {
   if (windows.size() == 1) return conv_along_one(to, x, w, bias, group, windows[0], winograd);
+  if (const int idle = idle_axis(to, x, w, windows); idle >= 0) {
+    std::vector<Window> others(windows.begin(), windows.end());
+    others.erase(others.begin() + idle);
+    const Ints axes{idle + 2};
+    const VarId made = conv_along(to, to.squeezed(x, axes), to.squeezed(w, axes), bias, group, others, winograd);
+    return to.emit1("unsqueeze", {made}, {{"axes", axes}});
+  }
   const VarId apart = windows_by_place(to, x, windows[0]);
   const VarId rows = joined_batch(to, apart);
   std::vector<Extent> merged{extent_at(to, w, 0), product(to, w, 1, 3)};

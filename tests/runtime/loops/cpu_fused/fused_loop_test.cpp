@@ -14,6 +14,8 @@
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/gru.h>
 #include <millrace/runtime/layers/lstm.h>
+#include <millrace/runtime/program/op_context.h>
+#include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/thread_executor.h>
 
@@ -489,6 +491,51 @@ TEST_CASE("convolutions over the pictures of a state, with any strides, dilation
         slot_loop({batch, 3, 7, 8}, {batch, 2, 3, 4}, [&](const Var& state, const Var& x) { return tanh(halves(x, w, b) + state); });
     const Feeds feeds{{"x", random_tensor(random, {5, batch, 3, 7, 8})}, {"start", random_tensor(random, {batch, 2, 3, 4})}};
     CHECK(compare(program, feeds) == 1);
+  }
+}
+
+/// An op from outside that gives a tensor which it never wrote.
+std::shared_ptr<const OpRegistry> with_forgetful_op() {
+  auto registry = std::make_shared<OpRegistry>(*standard_ops());
+  OpDef def;
+  def.name = "forget";
+  def.inputs = {"X"};
+  def.outputs = {"Out"};
+  def.infer = [](InferContext& context) { context.result(context.type(0)); };
+  def.prepare = [](const PrepareContext&) -> OpKernel {
+    return [](OpContext& run) { run.set(0, Tensor(run.tensor(0).dtype(), run.tensor(0).dims())); };
+  };
+  registry->add(std::move(def));
+  return registry;
+}
+
+TEST_CASE("a state or a shared value that nothing ever wrote is the same error in every backend") {
+  for (const bool is_state : {true, false}) {
+    Program program(with_forgetful_op());
+    {
+      const Guard guard(program);
+      const Var x = input("x", VarType(DType::f32, {DDim::unknown, DDim::unknown, 3}));
+      const build::TensorArray steps = build::TensorArray::unstack(x);
+      const Var n = steps.size(), given = input("given", VarType(DType::f32, {DDim::unknown, 3})),
+                row = input("row", VarType(DType::f32, {3}));
+      const build::TensorArray outputs(n, "outputs");
+      Var step = 0, carried = is_state ? call1("forget", {given}) : given;
+      const Var shared = is_state ? row : call1("forget", {row});
+      auto loop = while_loop({step, carried});
+      {
+        auto frame = loop.frame();
+        loop.break_if(equal(step, n));
+        carried.update(tanh(carried + steps.read(step) + shared));
+        outputs.write(step, carried, share);
+        step.update(step + 1);
+      }
+      output("y", outputs.stack());
+    }
+    Random random(38);
+    const Feeds feeds{
+        {"x", random_tensor(random, {4, 2, 3})}, {"given", random_tensor(random, {2, 3})}, {"row", random_tensor(random, {3})}};
+    CHECK_THROWS_AS(on_cpu(program, feeds), UninitializedError);
+    CHECK_THROWS_AS(on_cpu(program, feeds, interpreted()), UninitializedError);
   }
 }
 

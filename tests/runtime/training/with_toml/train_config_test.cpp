@@ -198,6 +198,7 @@ TEST_CASE("a key that does nothing with this data or these layers is refused wit
                 "[model]\npooling = \"last\"\nrecurrent_init = \"default\"\nforget_bias = 1.0\n[training]\nmemory = \"keep\"\n",
             "c.toml")
             .length == 100);
+  CHECK_FALSE(parse_train_config(job("train = \"a.ts\"\nseparator = \",\"\n", lstm), "c.toml").has_csv);  // the file is read as without
   CHECK(parse_train_config(job("train = \"a.npz\"\nsequence_column = \"sequence\"\nseries = false\nseparator = \",\"\n", lstm), "c.toml")
             .train == "a.npz");
   CHECK(parse_train_config(
