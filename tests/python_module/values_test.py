@@ -247,6 +247,10 @@ def test_dlpack_takes_and_gives_what_pytorch_has():
     assert mr.Tensor(shut).read_only and address(mr.Tensor(shut).numpy()) == address(shut) and not mr.Tensor(shut).numpy().flags.writeable
     back = np.arange(6, dtype=np.float32)[::-1]
     assert mr.Tensor(back).tolist() == back.tolist()  # a copy: elements that go backwards are no view here
+    for device in ((2, 0), (1, 1), "x"):
+        with pytest.raises(BufferError, match="expected the device"):
+            mr.Tensor(back).__dlpack__(dl_device=device, max_version=(1, 0))
+    mr.Tensor(back).__dlpack__(dl_device=(1, 0), max_version=(1, 0))
     with pytest.raises(mr.DTypeError, match="complex|bits"):
         mr.Tensor(torch.zeros(2, dtype=torch.complex64))
 

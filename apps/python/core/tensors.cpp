@@ -369,7 +369,10 @@ void bind_tensor(nb::module_& m) {
           nb::sig("def __array__(self, dtype: object = None, copy: bool | None = None) -> ArrayOfNumPy"))
       .def(
           "__dlpack__",
-          [](const Tensor& x, nb::handle, nb::handle max_version, nb::handle, nb::handle copy) {
+          [](const Tensor& x, nb::handle, nb::handle max_version, nb::handle dl_device, nb::handle copy) {
+            if (!dl_device.is_none() && !dl_device.equal(nb::make_tuple(1, 0)))
+              throw nb::buffer_error(
+                  fmt::format("tensor: expected the device (1, 0), the CPU, found {}", nb::repr(dl_device).c_str()).c_str());
             const bool versioned = !max_version.is_none() && nb::cast<int>(max_version[0]) >= 1;
             const std::optional<bool> wants_copy = copy.is_none() ? std::nullopt : std::optional(nb::cast<bool>(copy));
             // An importer that cannot be told of read-only memory gets elements of its own, as the protocol allows.

@@ -199,13 +199,26 @@ VarId recurrent_weights(Importer& to, const Node& node, std::size_t weights, std
   return to.emit1("transpose", {f.times(made, per_direction(to.in(node, scale)))}, {{"perm", Ints{0, 2, 1}}});
 }
 
+/// x [T, …] with zeros behind the longest sequence: zero is in every range that rounding takes.
+VarId without_padding(Importer& to, VarId x, VarId lengths) {
+  const VarId all =
+      to.emit1("concat", {to.literal(Ints{0}), to.emit1("cast", {lengths}, {{"to", DType::i64}})}, {{"axis", std::int64_t{0}}});
+  const VarId longest = to.emit1("reduce", {all}, {{"kind", std::string("max")}, {"axes", Ints{0}}, {"keepdims", false}});
+  const VarId count = to.emit1("range", {number(to, 0), extent_of(to, x, 0), number(to, 1)});
+  Ints along(static_cast<std::size_t>(to.rank(x)), 1);
+  along[0] = -1;
+  const VarId inside = to.emit1("less", {to.emit1("reshape", {count}, {{"shape", along}}), longest});
+  return to.emit1("where", {inside, x, to.literal(scalar_of(to.type(x).dtype, 0))});
+}
+
 /// An LSTM over X in 8 bits with weights in 8 bits; its h is rounded so in each step (`quantized_lstm`). Weights that `matmul_bytes` takes stand behind
 /// the inputs that an LSTM has, with their scales.
 void dynamic_lstm(Importer& to, const Node& node, const char*) {
   const bool bytes = are_centred_bytes(to, node, 1, 9) && are_centred_bytes(to, node, 2, 11);
-  const std::pair<const char*, VarId> inputs[] = {{" X", bytes ? to.in(node, 0) : rounded_to_bytes(to, to.in(node, 0))},
-                                                  {" W", recurrent_weights(to, node, 1, 8)},
-                                                  {" R", recurrent_weights(to, node, 2, 10)}};
+  VarId x = to.in(node, 0);
+  if (node.has(4) && to.type(x).shape) x = without_padding(to, x, to.in(node, 4));
+  const std::pair<const char*, VarId> inputs[] = {
+      {" X", bytes ? x : rounded_to_bytes(to, x)}, {" W", recurrent_weights(to, node, 1, 8)}, {" R", recurrent_weights(to, node, 2, 10)}};
   onnx::NodeProto made, plain = node.proto();
   for (const auto& [ending, var] : inputs) *made.add_output() = node.label() + ending;
   for (std::size_t i = 0; i < 3; ++i) {

@@ -367,6 +367,7 @@ VarType state_type(Importer& to, const Form& form, VarId x, VarId given) {
 struct Steps {
   VarId x;
   VarId mask = no_var;
+  bool bytes = false;  ///< the cell rounds h for all rows together
 };
 
 /// The results of one direction: Y [T, B, H], then the last states, [B, H].
@@ -384,11 +385,19 @@ VarId keep(Importer& to, VarId live, std::vector<VarId>& next, std::span<const V
   return shown;
 }
 
+/// The states that a cell sees. Where it rounds h for all rows together, that of an ended sequence is zero: it must not widen the range of the others.
+std::vector<VarId> seen(Importer& to, const Steps& over, VarId live, std::vector<VarId> states) {
+  if (!over.bytes || live == no_var) return states;
+  states[0] = to.emit1("where", {live, states[0], to.literal(scalar_of(to.type(states[0]).dtype, 0), "zero")});
+  return states;
+}
+
 /// One step inside a loop or branch of the graph, as exporters write a cell: no loop of its own, so that the one around it stays one of plain iterations.
 Results one_step(Importer& to, const Cell& cell, const Steps& over, const std::vector<VarId>& states) {
   const auto only = [&](VarId x) { return to.squeezed(x, Ints{0}); };
-  std::vector<VarId> next = cell(only(over.x), states);
-  const VarId shown = over.mask == no_var ? next[0] : keep(to, only(over.mask), next, states);
+  const VarId live = over.mask == no_var ? no_var : only(over.mask);
+  std::vector<VarId> next = cell(only(over.x), seen(to, over, live, states));
+  const VarId shown = live == no_var ? next[0] : keep(to, live, next, states);
   next.insert(next.begin(), to.emit1("unsqueeze", {shown}, {{"axes", Ints{0}}}, "y"));
   return next;
 }
@@ -397,7 +406,7 @@ Results one_step(Importer& to, const Cell& cell, const Steps& over, const std::v
 /// read and a write at `step`.
 Results loop(Importer& to, const Cell& cell, const Steps& over, const std::vector<VarId>& states, const VarType& state) {
   const VarId steps = unstacked(to, over.x, "steps");
-  const VarId live = over.mask == no_var ? no_var : unstacked(to, over.mask, "live");
+  const VarId alive = over.mask == no_var ? no_var : unstacked(to, over.mask, "live");
   const VarId n = to.emit1("tensor_array_size", {steps}, {}, "n");
   const Ints slot(state.shape->begin(), state.shape->end());
   std::vector<VarId> sizes = {n};
@@ -416,8 +425,11 @@ Results loop(Importer& to, const Cell& cell, const Steps& over, const std::vecto
   leaving.insert(leaving.end(), params.begin(), params.end());
   to.emit("break_if", leaving);
   const std::vector<VarId> before(params.begin() + 1, params.end());
-  std::vector<VarId> next = cell(to.emit1("tensor_array_read", {steps, params[0]}, {}, "x"), before);
-  const VarId shown = live == no_var ? next[0] : keep(to, to.emit1("tensor_array_read", {live, params[0]}, {}, "live"), next, before);
+  const VarId x = to.emit1("tensor_array_read", {steps, params[0]}, {}, "x");
+  const VarId live = alive == no_var || !over.bytes ? no_var : to.emit1("tensor_array_read", {alive, params[0]}, {}, "live");
+  std::vector<VarId> next = cell(x, seen(to, over, live, before));
+  const auto now = [&] { return live != no_var ? live : to.emit1("tensor_array_read", {alive, params[0]}, {}, "live"); };
+  const VarId shown = alive == no_var ? next[0] : keep(to, now(), next, before);
   to.emit("tensor_array_write", {outputs, params[0], shown}, {{"share", true}});
   next.insert(next.begin(), to.emit1("add", {params[0], to.literal(Tensor::scalar(std::int64_t{1}), "one")}, {}, "step"));
   const int body = to.leave(next);
@@ -475,7 +487,7 @@ void join(Importer& to, const Node& node, std::size_t output, const std::vector<
 template <class MakeCell>
 void recurrent(Importer& to, const Node& node, const Kind& kind, const std::string& from, const std::string& order, MakeCell&& make) {
   const Form form = read_form(to, node, kind);
-  Steps over{sequences(to, node, form)};
+  Steps over{.x = sequences(to, node, form), .bytes = node.op() == quantized_lstm};
   check_inputs(to, node, kind, form, over.x);
   const VarId lens = lengths(to, node, over.x);
   if (lens != no_var) over.mask = to.emit1("step_mask", {over.x, lens});

@@ -882,9 +882,11 @@ TEST_CASE("What ops of ONNX Runtime cannot be imported with is refused by name")
   refused("QLinearConcat", {"s", "", "u", "s", ""}, [](auto&&) {}, "attribute axis: expected one, found none");
 }
 
-TEST_CASE("An LSTM of the dynamic quantizer runs fused where there is one sequence, and over more of them with one range for all") {
-  const auto bytes = [](const DDim& dims) {
+/// An LSTM of three units over x [T, batch, 3] whose products are those of bytes; `lengths`: those of the sequences, or "".
+GraphBuilder byte_lstm(std::int64_t batch, const std::string& lengths) {
+  const auto bytes = [](const std::string& name, const DDim& dims) {
     onnx::TensorProto proto;
+    proto.set_name(name);
     proto.set_data_type(onnx::TensorProto::INT8);
     for (const std::int64_t extent : dims) proto.add_dims(extent);
     std::string raw;
@@ -892,19 +894,20 @@ TEST_CASE("An LSTM of the dynamic quantizer runs fused where there is one sequen
     proto.set_raw_data(raw);
     return proto;
   };
+  GraphBuilder graph;
+  graph.input("x", {-1, batch, 3}).initializer("s", Tensor::from<float>({0.01f}, DDim{1})).output("y");
+  for (const char* name : {"w", "r"}) *graph.graph.add_initializer() = bytes(name, {1, 3, 12});
+  if (batch < 0) graph.graph.mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(1)->set_dim_param("b");
+  graph.node("DynamicQuantizeLSTM", {"x", "w", "r", "", lengths, "", "", "", "s", "", "s", ""}, {"y"})
+      .domain("com.microsoft")
+      .set("hidden_size", 3);
+  return graph;
+}
+
+TEST_CASE("An LSTM of the dynamic quantizer runs fused where there is one sequence, and over more of them with one range for all") {
   for (const std::int64_t batch : {1, -1}) {
     CAPTURE(batch);
-    GraphBuilder graph;
-    graph.input("x", {-1, batch, 3}).initializer("s", Tensor::from<float>({0.01f}, DDim{1})).output("y");
-    for (const char* name : {"w", "r"}) {
-      *graph.graph.add_initializer() = bytes({1, 3, 12});
-      graph.graph.mutable_initializer(graph.graph.initializer_size() - 1)->set_name(name);
-    }
-    if (batch < 0) graph.graph.mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(1)->set_dim_param("b");
-    graph.node("DynamicQuantizeLSTM", {"x", "w", "r", "", "", "", "", "", "s", "", "s", ""}, {"y"})
-        .domain("com.microsoft")
-        .set("hidden_size", 3);
-    const Program program = parse(graph);
+    const Program program = parse(byte_lstm(batch, ""));
     for (const std::int64_t sequences : {1, 2}) {
       if (batch > 0 && sequences > batch) continue;
       testing::Random random(3);
@@ -916,6 +919,27 @@ TEST_CASE("An LSTM of the dynamic quantizer runs fused where there is one sequen
       CHECK(found["y"].tensor().to_vector<float>() == wanted["y"].tensor().to_vector<float>());
     }
   }
+}
+
+TEST_CASE("Padding behind the longest sequence does not widen the range of an LSTM of the dynamic quantizer") {
+  GraphBuilder graph = byte_lstm(-1, "lengths");
+  onnx::TensorProto lengths;
+  lengths.set_name("lengths");
+  lengths.set_data_type(onnx::TensorProto::INT32);
+  lengths.add_dims(2);
+  for (const int length : {4, 2}) lengths.add_int32_data(length);
+  *graph.graph.add_initializer() = lengths;
+  const Program program = parse(graph);
+  std::vector<std::vector<float>> found;
+  for (const float padding : {0.0F, 1e6F, std::numeric_limits<float>::quiet_NaN()}) {
+    testing::Random random(3);
+    Tensor x = testing::random_tensor(random, DDim{6, 2, 3});
+    std::fill_n(x.mutable_data<float>() + 4 * 2 * 3, 2 * 2 * 3, padding);
+    found.push_back(testing::on_cpu(program, {{"x", x}})["y"].tensor().to_vector<float>());
+  }
+  CHECK(found[1] == found[0]);
+  CHECK(found[2] == found[0]);
+  CHECK(std::all_of(found[0].begin() + 4 * 2 * 3, found[0].end(), [](float value) { return value == 0; }));
 }
 
 TEST_CASE("Nodes that stand before the nodes whose outputs they read are imported as if they stood behind them") {
