@@ -190,8 +190,11 @@ LoD::Level LoD::row_ids(int level) const {
 }
 
 void LoD::validate(std::int64_t rows) const {
-  if (!empty() && this->rows() != rows)
-    throw LoDError("lod: " + to_string() + " describes " + std::to_string(this->rows()) + " rows, found " + std::to_string(rows));
+  if (empty() || this->rows() == rows) return;
+  constexpr std::size_t most = 200;
+  std::string text = to_string();
+  if (text.size() > most) text = text.substr(0, most) + "…";
+  throw LoDError("lod: " + text + " describes " + std::to_string(this->rows()) + " rows, found " + std::to_string(rows));
 }
 
 LoD LoD::slice(int level, std::int64_t begin, std::int64_t end) const {

@@ -27,8 +27,10 @@ void drop_unread_views(Program& program) {
   };
   const auto is_unread = [&](const Op& op) {
     const OpDef& def = program.registry().at(op.type);
-    const std::vector<VarId>& all = op.type == "cast" ? op.inputs : op.outputs;  // exporters compare whole numbers as floats
-    const bool numbers = def.pure && def.prepare && !def.stores && std::all_of(all.begin(), all.end(), is_number);
+    // Exporters compare whole numbers as floats, which are made of whole numbers alone.
+    const bool numbers = def.pure && def.prepare && !def.stores &&
+                         (std::all_of(op.outputs.begin(), op.outputs.end(), is_number) ||
+                          std::all_of(op.inputs.begin(), op.inputs.end(), [&](VarId var) { return var != no_var && is_number(var); }));
     return (def.traits.view || (def.pure && (op.inputs.empty() || def.traits.product)) || numbers) &&
            std::all_of(op.outputs.begin(), op.outputs.end(), [&](VarId var) { return !reads.contains(var) || reads.at(var) == 0; });
   };

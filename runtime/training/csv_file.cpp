@@ -176,6 +176,7 @@ class CsvReader {
     Dataset made;
     made.source = name_;
     made.per_row = form_.per_row;
+    for (const std::size_t each : features_) made.columns.push_back(names_[each]);
     if (like_ != nullptr) made.classes = like_->classes, made.words = like_->words;
     const bool further = like_ != nullptr;
     const std::int64_t rows = rows_;
@@ -197,14 +198,27 @@ class CsvReader {
     if (!form_.series) sequence_ = column(form_.sequence, "sequence_column");
     for (const std::string& name : form_.targets) targets_.push_back(column(name, "target_columns"));
     for (const std::string& name : form_.features) features_.push_back(column(name, "feature_columns"));
-    for (std::size_t i = 0; i < names_.size() && form_.features.empty(); ++i)
-      if ((form_.series || i != sequence_) && std::find(targets_.begin(), targets_.end(), i) == targets_.end()) features_.push_back(i);
+    if (form_.features.empty()) all_features();
     if (features_.empty()) lines_.fail("expected at least one column of features beside the targets, found none");
     if (form_.words && features_.size() != 1)
       lines_.fail("expected one column of words for the embedding, found " + std::to_string(features_.size()) + ": " + all(features_) +
                   " (feature_columns names it)");
     if (targets_.empty() || (!form_.numbers && targets_.size() != 1))
       throw ArgumentError(name_ + ": target_columns: expected one column of classes, found " + std::to_string(targets_.size()));
+  }
+
+  /// The columns that are neither the sequence nor targets. Those of further data are told by their names, wherever they stand.
+  void all_features() {
+    std::vector<std::size_t> others;
+    for (std::size_t i = 0; i < names_.size(); ++i)
+      if ((form_.series || i != sequence_) && std::find(targets_.begin(), targets_.end(), i) == targets_.end()) others.push_back(i);
+    if (like_ == nullptr || like_->columns.empty()) {
+      features_ = std::move(others);
+      return;
+    }
+    for (const std::string& name : like_->columns) features_.push_back(column(name, "a feature of the training data"));
+    std::erase_if(others, [&](std::size_t i) { return std::find(features_.begin(), features_.end(), i) != features_.end(); });
+    if (!others.empty()) lines_.fail("expected the columns of the training data, found " + all(others) + " beside them");
   }
 
   std::size_t column(const std::string& name, const std::string& key) const {

@@ -53,7 +53,8 @@ void Dataset::validate() const {
   if (has_tokens()) {
     if (per_row || target_lod.depth() != 1 || target_lod.sequences(0) != sequences())
       throw LoDError(source + ": expected one level of target tokens with " + std::to_string(sequences()) +
-                     " sequences, as the rows have, found " + target_lod.to_string());
+                     " sequences, as the rows have, found " + std::to_string(target_lod.depth()) + " levels with " +
+                     std::to_string(target_lod.sequences(0)));
     if (targets.dtype() != DType::i64) throw DTypeError(source + ": expected target tokens of i64, found " + targets.to_string());
     target_lod.validate(targets.dim(0));
   }
@@ -121,7 +122,8 @@ Dataset Dataset::select(std::span<const std::int64_t> chosen) const {
           classes,
           source,
           has_tokens() ? target_lod.select(chosen) : LoD(),
-          words};
+          words,
+          columns};
 }
 
 namespace {

@@ -19,7 +19,8 @@ struct Dataset {
   std::vector<std::string> classes;  ///< names of the classes 0, 1, …; empty: they have none
   std::string source;                ///< where it is from, for errors
   LoD target_lod = {};  ///< one level: sequence n of the targets, i64 [tokens], belongs to sequence n of x. No level: no tokens
-  std::vector<std::string> words = {};  ///< names of the words 0, 1, … that rows are; empty: they have none
+  std::vector<std::string> words = {};    ///< names of the words 0, 1, … that rows are; empty: they have none
+  std::vector<std::string> columns = {};  ///< names of the features of a row; empty: they have none
 
   std::int64_t sequences() const { return x.lod().sequences(0); }
   std::int64_t rows() const { return x.rows(); }

@@ -204,6 +204,7 @@ class TrainJob {
 
   TrainResult run() {
     check_results();
+    check_checkpoints();
     identity_ = identity();
     check_ranks();
     if (writes()) observer_.begins(description());
@@ -411,6 +412,19 @@ class TrainJob {
         continue;
       throw ArgumentError((folder_ / name).string() +
                           ": expected an output folder whose results are none of the job's inputs, found one that it reads");
+    }
+  }
+
+  /// A new job clears the checkpoints of its folder, and each save removes old ones.
+  void check_checkpoints() const {
+    for (const std::string* input : {&config_.train, &config_.validation_file, &config_.test, &config_.start}) {
+      if (input->empty()) continue;
+      std::error_code error;
+      const fs::path path = fs::weakly_canonical(data_folder() / *input, error), folder = fs::weakly_canonical(checkpoints_.path(), error);
+      const fs::path inside = path.lexically_relative(folder);
+      if (!error && !inside.empty() && *inside.begin() != ".." && *inside.begin() != ".")
+        throw ArgumentError(path.string() +
+                            ": expected inputs of the job outside the folder of its checkpoints, which it clears, found one there");
     }
   }
 

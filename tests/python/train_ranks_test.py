@@ -158,7 +158,7 @@ def check_same_job(job: Job) -> None:
     check_refused([job.words("unlike", "--quiet", "--epochs", str(rank + 1)) for rank in range(2)],
                   "expected the same configuration, seed, epochs, data and --resume of all ranks")
     print("ranks of other numbers of epochs: refused")
-    (job.folder / "start.toml").write_text('start = "start.safetensors"\n' + CONFIG.format(epochs=4))
+    (job.folder / "start.toml").write_text(CONFIG.format(epochs=4) + '[model]\nstart = "start.safetensors"\n')
     for rank, trained in enumerate(("one", "flag2")):
         (job.folder / f"data{rank}").mkdir()
         shutil.copy(job.folder / "train.ts", job.folder / f"data{rank}")

@@ -668,6 +668,17 @@ TEST_CASE("a job that ends removes results of an earlier one that it has none of
   CHECK(job.file("a/words.txt") == text);
 }
 
+TEST_CASE("a job that reads a file of the checkpoints in its folder is refused before it clears them") {
+  Job job;
+  fs::create_directories(job.folder / "a/checkpoints/step-3");
+  fs::copy_file(job.folder / "train.npz", job.folder / "a/checkpoints/step-3/train.npz");
+  job.config.replace(job.config.find("train.npz"), 9, "a/checkpoints/step-3/train.npz");
+  write_text(job.folder / "c.toml", job.config);
+  check_refused({"train", (job.folder / "c.toml").string(), "--data", job.folder.path().string(), "--output", (job.folder / "a").string()},
+                1, {"step-3/train.npz", "expected inputs of the job outside the folder of its checkpoints"});
+  CHECK(fs::exists(job.folder / "a/checkpoints/step-3/train.npz"));
+}
+
 TEST_CASE("a job whose results have the name of a file that it reads is refused before it writes") {
   Job job;
   const NpzTensors data = problem(1, 60);

@@ -59,6 +59,19 @@ TEST_CASE("names of classes are numbered in the order of their bytes, and a furt
   refused(head + "1,0,0,99999999\n", "f.csv:2: expected a class from 0 to ");
 }
 
+TEST_CASE("features of a further file are those of the training data by their names, wherever they stand") {
+  const Dataset data = parse_csv(head + "1,1,2,0\n", "f.csv", {});
+  CHECK(data.columns == std::vector<std::string>{"a", "b"});
+  const Dataset test = parse_csv("b,label,sequence,a\n4,0,1,3\n", "g.csv", {}, &data);
+  CHECK(floats(test.x.tensor()) == std::vector<float>{3, 4});
+  CHECK(test.columns == data.columns);
+  CHECK(test.select(std::vector<std::int64_t>{0}).columns == data.columns);
+  refused("sequence,a,c,label\n1,1,2,0\n",
+          "f.csv:1: expected a column 'b' (a feature of the training data), found 'sequence', 'a', 'c', 'label'", {}, &data);
+  refused("sequence,a,label\n1,1,0\n", "f.csv:1: expected a column 'b' (a feature of the training data)", {}, &data);
+  refused("sequence,a,b,c,label\n1,1,2,3,0\n", "f.csv:1: expected the columns of the training data, found 'c' beside them", {}, &data);
+}
+
 TEST_CASE("targets of rows, of numbers, and features that are named") {
   CsvForm form;
   form.per_row = form.numbers = true;
