@@ -10,7 +10,7 @@ namespace millrace {
 void drop_unread(Program& program);
 
 /// Takes out the ops that an importer made on its way and whose result no op reads: constants, views (OpTraits::view), products, and lists of whole numbers such
-/// as shapes. An op whose last reader went goes too.
+/// as shapes, and values that are made of such numbers alone. An op whose last reader went goes too.
 void drop_unread_views(Program& program);
 
 }  // namespace millrace
