@@ -464,6 +464,13 @@ void ArrayCore::set_readers(int readers) {
   readers_ = readers;
 }
 
+/// Whether extents agree as far as both are known.
+static bool may_be_alike(const DDim& a, const DDim& b) {
+  bool alike = a.rank() == b.rank();
+  for (int axis = 0; alike && axis < a.rank(); ++axis) alike = a[axis] == DDim::unknown || b[axis] == DDim::unknown || a[axis] == b[axis];
+  return alike;
+}
+
 void ArrayCore::expect(DType dtype, const DDim& dims, int levels) {
   const std::lock_guard lock(mutex_);
   const bool written = dtype_ && (size_ > 0 || issued_ > 0);
@@ -471,10 +478,8 @@ void ArrayCore::expect(DType dtype, const DDim& dims, int levels) {
     throw DTypeError(text() + ": expected " + std::string(name_of(*dtype_)) + " as in the slots that are written, found " +
                      std::string(name_of(dtype)));
   const auto expect_fit = [&](const DDim& slot) {
-    bool fits = slot.rank() == dims.rank();
-    for (int axis = 0; fits && axis < dims.rank(); ++axis)
-      fits = slot[axis] == DDim::unknown || dims[axis] == DDim::unknown || slot[axis] == dims[axis];
-    if (!fits) throw ShapeError(text() + ": expected " + slot.to_string() + " as in the slots that are written, found " + dims.to_string());
+    if (!may_be_alike(slot, dims))
+      throw ShapeError(text() + ": expected " + slot.to_string() + " as in the slots that are written, found " + dims.to_string());
   };
   if (written) expect_fit(*dims_);
   for (std::int64_t index = 0; index < issued_; ++index) expect_fit(filled_->slot(index).dims());
@@ -490,10 +495,7 @@ void ArrayCore::check_slots(DType dtype, const DDim& dims, int levels) const {
   if (dtype_ && *dtype_ != dtype)
     throw DTypeError(text() + ": expected slots of " + std::string(name_of(dtype)) + ", found " + std::string(name_of(*dtype_)));
   const auto check_dims = [&](const DDim& slot) {
-    bool fits = slot.rank() == dims.rank();
-    for (int axis = 0; fits && axis < dims.rank(); ++axis)
-      fits = slot[axis] == DDim::unknown || dims[axis] == DDim::unknown || slot[axis] == dims[axis];
-    if (!fits) throw ShapeError(text() + ": expected slots of " + dims.to_string() + ", found " + slot.to_string());
+    if (!may_be_alike(slot, dims)) throw ShapeError(text() + ": expected slots of " + dims.to_string() + ", found " + slot.to_string());
   };
   const auto check_slot = [&](const DDim& slot, int depth) {
     check_dims(slot);

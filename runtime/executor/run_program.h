@@ -74,7 +74,8 @@ class RunResult {
 /// Evaluates a program, the one way there is: each op is a task or part of one, each iteration of a loop is a task, values flow as futures.
 /// Part of the awaiting task's run: its cancellation, its executor (one at a time there), its deadlock detection. Errors of ops keep their
 /// type and say which op, block and iteration. Feeds are checked against the program's inputs (ArgumentError, DTypeError, ShapeError, LoDError
-/// name both sides).
+/// name both sides; UninitializedError for a tensor that nothing ever wrote). An output that shares the elements of a feed which its owner may still write is
+/// a copy.
 task<RunResult> run(Executable executable, Feeds feeds, RunOptions options = {});
 /// Compiles for a one-thread CPU device first; to run more than once, keep an Executable.
 task<RunResult> run(Program program, Feeds feeds, RunOptions options = {});

@@ -11,7 +11,7 @@
 namespace millrace::importing {
 namespace {
 
-/// A value without what only changes its form, in the program that is being made.
+/// The value behind copies, casts and changes of the shape, in the program that is being made.
 VarId plain(Importer& to, VarId var) {
   constexpr int deepest = 16;
   for (int depth = 0; depth < deepest; ++depth) {
@@ -92,7 +92,7 @@ class Body {
     return found == makers_.end() ? nullptr : found->second;
   }
   static bool is(const onnx::NodeProto* proto, std::string_view op) { return proto != nullptr && Node(*proto).qualified_op() == op; }
-  /// What a name of the body is a copy of, `cast`: or a number of another type.
+  /// The name of the value that `name` copies in the body. `cast`: casts count as copies, too.
   std::string plain_name(std::string name, bool cast = false) const {
     for (const onnx::NodeProto* proto = maker(name); is(proto, "Identity") || (cast && is(proto, "Cast")); proto = maker(name))
       name = proto->input(0);
@@ -137,7 +137,8 @@ class Body {
     return false;
   }
 
-  /// What a condition of the body compares: limits of the next iteration's number go to `later`, those of its own number to `weaker`.
+  /// Takes a condition of the body apart. A limit of the next iteration's number goes to `later`, one of this iteration's number to `weaker`. False: the
+  /// condition compares something else.
   bool inner_limits(const std::string& given, std::vector<VarId>& later, std::vector<VarId>& weaker, int depth) {
     constexpr int deepest = 8;
     const onnx::NodeProto* proto = maker(plain_name(given));

@@ -22,7 +22,7 @@ namespace {
 
 using testing::find_op, testing::GraphBuilder, testing::Ints, testing::parse;
 
-/// What differs from the loop that ends by its count.
+/// The differences from the loop that ends by its count.
 struct Form {
   bool lazy = false;     ///< the condition outside is true, whatever n is
   bool shifted = false;  ///< the counter begins with 1
