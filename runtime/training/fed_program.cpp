@@ -5,12 +5,12 @@
 #include <millrace/runtime/training/extract.h>
 
 namespace millrace::training {
-FedProgram::FedProgram(Program fed, std::shared_ptr<Device> device) : executable_(std::move(fed), std::move(device)), executor_(1) {}
+FedProgram::FedProgram(Program fed, std::shared_ptr<Device> device) : executable_(std::move(fed), std::move(device)) {}
 
 RunResult FedProgram::run(const Tensors& weights, Feeds feeds, const RunOptions& options, std::shared_ptr<RunExchange> exchange) {
   for (const auto& [name, weight] : weights) feeds[fed_name(name)] = Value(weight);
-  return sync_wait(executor_, exchange == nullptr ? millrace::run(executable_, std::move(feeds), options)
-                                                  : millrace::run(executable_, std::move(feeds), options, std::move(exchange)));
+  return sync_wait(exchange == nullptr ? millrace::run(executable_, std::move(feeds), options)
+                                       : millrace::run(executable_, std::move(feeds), options, std::move(exchange)));
 }
 
 }  // namespace millrace::training

@@ -6,13 +6,12 @@
 
 #include <millrace/runtime/executor/run_exchange.h>
 #include <millrace/runtime/executor/run_program.h>
-#include <millrace/runtime/task/thread_executor.h>
 #include <millrace/runtime/training/weights.h>
 
 namespace millrace::training {
 
-/// A compiled program that takes its weights as inputs (`with_fed_weights`), so that they may change from run to run. Runs block the calling thread,
-/// which must not be one of a runtime (BlockingError). Not thread-safe.
+/// A compiled program that takes its weights as inputs (`with_fed_weights`), so that they may change from run to run. Runs take place on the calling
+/// thread, which must not be one of a runtime (BlockingError). Not thread-safe.
 class FedProgram {
  public:
   /// `fed` is what `with_fed_weights` gave, perhaps with more ops and outputs. `device` null: a CPU device of its own with one thread.
@@ -24,7 +23,6 @@ class FedProgram {
 
  private:
   Executable executable_;
-  ThreadExecutor executor_;
 };
 
 }  // namespace millrace::training

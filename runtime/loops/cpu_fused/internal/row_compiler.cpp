@@ -94,6 +94,7 @@ void RowCompiler::compile() {
   bind_inputs();
   for (const Op& op : program_.block(0).ops) eval(op);
   bind_outputs();
+  drop_copies();
   made_.plan_.emplace(std::move(desc_));
 }
 
@@ -271,6 +272,45 @@ void RowCompiler::bind_outputs() {
     const bool counted = is_counted(program_.var(port.var).type.dtype);
     made_.outputs_.push_back({false, view.dims, view.elements(), counted ? most_of(port.var) : 0});
   }
+}
+
+/// An elementwise op whose result is read by one copy alone writes where the copy would: the parts of a `concat`.
+void RowCompiler::drop_copies() {
+  struct Use {
+    int writes = 0;
+    int reads = 0;
+    std::size_t writer = 0;
+  };
+  std::vector<Use> uses(desc_.registers.size());
+  for (std::size_t i = 0; i < desc_.ops.size(); ++i) {
+    const RowOp& op = desc_.ops[i];
+    for (const RowOperand& in : op.in)
+      if (in.reg >= 0) ++uses[static_cast<std::size_t>(in.reg)].reads;
+    for (const RowOperand& out : {op.out, op.out2}) {
+      if (out.reg < 0) continue;
+      Use& use = uses[static_cast<std::size_t>(out.reg)];
+      ++use.writes;
+      use.writer = i;
+    }
+  }
+  const auto flat = [](const RowOp& op, const RowOperand& x) {
+    return x.inner_step == 1 && (op.outer == 1 || x.outer_step == op.inner);
+  };
+  std::set<std::size_t> dropped;
+  for (std::size_t i = 0; i < desc_.ops.size(); ++i) {
+    const RowOp& copy = desc_.ops[i];
+    if (copy.kind != RowOp::Kind::copy || !flat(copy, copy.in[0]) || !flat(copy, copy.out) || copy.in[0].begin != 0) continue;
+    const RowRegister& reg = desc_.registers[static_cast<std::size_t>(copy.in[0].reg)];
+    const Use& use = uses[static_cast<std::size_t>(copy.in[0].reg)];
+    if (reg.kind != RowRegister::Kind::scratch || use.writes != 1 || use.reads != 1 || copy.outer * copy.inner != reg.width) continue;
+    RowOp& writer = desc_.ops[use.writer];
+    const bool elementwise = writer.kind == RowOp::Kind::unary || writer.kind == RowOp::Kind::binary || writer.kind == RowOp::Kind::where;
+    if (!elementwise || !flat(writer, writer.out) || writer.out.begin != 0 || writer.outer * writer.inner != reg.width) continue;
+    writer.out = {copy.out.reg, copy.out.begin, writer.inner, 1};
+    dropped.insert(i);
+  }
+  std::size_t at = 0;
+  std::erase_if(desc_.ops, [&](const RowOp&) { return dropped.contains(at++); });
 }
 
 const RowCompiler::View& RowCompiler::at(VarId var) const {

@@ -79,6 +79,7 @@ class RowCompiler {
   void pack_last(const Tensor& weights);
   void emit_product(const View& from, std::int64_t k, std::int64_t n, const View& out);
   View elementwise_of(RowOp op, std::vector<View> views, const DDim& dims);
+  void drop_copies();
   bool is_held(DType dtype) const;
   std::optional<double> most_given_by(const Op& op) const;
   void check_integers(const Op& op, VarId output);
