@@ -77,12 +77,16 @@ Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const 
   };
   if (cpu::is_depthwise(desc, weights))
     return start(x, [=](KernelContext& context) { cpu::depthwise(desc, x, rows, has_bias ? &addend : nullptr, out, context); });
-  const bool pads =
-      std::any_of(desc.axes.begin(), desc.axes.end(), [](const ConvDesc::Axis& axis) { return axis.before > 0 || axis.after > 0; });
-  const Tensor own = pads || x.is_contiguous() ? x : internal::row_major("conv", x, stream);
-  const Tensor room = pads ? Tensor(x.dtype(), DDim{cpu::PaddedPlanes(desc, x.dims()).elements}, stream.memory()) : own;
-  if (pads) room.storage()->mark_written();
-  return start(own, [=](ThreadTeam& team) { cpu::conv(desc, own, pads ? &room : nullptr, rows, has_bias ? &addend : nullptr, out, team); });
+  if (out.elements() == 0) return start(x, [](ThreadTeam&) {});
+  if (!cpu::needs_planes(desc)) {
+    const Tensor own = x.is_contiguous() ? x : internal::row_major("conv", x, stream);
+    return start(own, [=](ThreadTeam& team) { cpu::conv(desc, own, nullptr, rows, has_bias ? &addend : nullptr, out, team); });
+  }
+  const cpu::PaddedPlanes planes(desc, x.dims(), rows.dims());
+  const Tensor own = !planes.split || x.is_contiguous() ? x : internal::row_major("conv", x, stream);
+  const Tensor room(x.dtype(), DDim{planes.elements}, stream.memory());
+  room.storage()->mark_written();
+  return start(own, [=](ThreadTeam& team) { cpu::conv(desc, own, &room, rows, has_bias ? &addend : nullptr, out, team); });
 }
 
 }  // namespace millrace

@@ -45,15 +45,15 @@ struct SeenTaps {
   std::unique_ptr<T[]> weights;       // [units, k]
 };
 
-/// The plane that the products read: x with its padding.
+/// The planes that the products read.
 template <class T>
 struct Planes {
   const T* first = nullptr;
-  DDim strides;
+  PaddedPlanes form;
 };
 
-/// One group of all images, the places of the output in the lanes. Where strides are 1 a vector of places sees, for each k, elements side by side of the
-/// plane; elsewhere they are packed first.
+/// One group of all images, the places of the output in the lanes. A vector of places sees, for each k, elements side by side of a plane, unless there is
+/// much between the rows of the output: then they are packed first.
 template <class T>
 class Group {
  public:
@@ -68,20 +68,16 @@ class Group {
     for (const std::int64_t extent : extents_) places_ *= extent;
     out_image_ = out.dim(1) * places_;
     images_ = out.dim(0);
-    for (int axis = 0; axis < spatial; ++axis) {
-      const std::int64_t step = planes.strides[2 + axis];
-      steps_.push_back(step * desc.axes[static_cast<std::size_t>(axis)].stride);
-      adjoining_ = adjoining_ && desc.axes[static_cast<std::size_t>(axis)].stride == 1;
-    }
-    plane_image_ = planes.strides[0];
-    x_ = planes.first + group * weights.dim(1) * planes.strides[1];
-    find_offsets(planes.strides, weights);
+    for (int axis = 0; axis < spatial; ++axis) steps_.push_back(planes.form.strides[2 + axis]);
+    plane_image_ = planes.form.strides[0];
+    x_ = planes.first + group * weights.dim(1) * planes.form.strides[1];
+    find_offsets(planes.form, weights);
     std::int64_t last = 0;
     for (int axis = 0; axis < spatial; ++axis)
       last += (extents_[static_cast<std::size_t>(axis)] - 1) * steps_[static_cast<std::size_t>(axis)];
     between_ = last + 1;
     together_ = std::max<std::int64_t>(1, near_bytes / std::max<std::int64_t>(1, k_ * width_ * static_cast<std::int64_t>(sizeof(T))));
-    adjoining_ = adjoining_ && between_ <= most_between * places_ && between_ >= width_;
+    adjoining_ = between_ <= most_between * places_ && between_ >= width_;
     if (adjoining_ && spatial == 2 && weights.dim(2) > 1) find_seen(x_dims[2], weights);
   }
 
@@ -170,14 +166,14 @@ class Group {
   int vectors_of(std::int64_t count) const { return static_cast<int>((count * panel_vectors + width_ - 1) / width_); }
 
   /// Of each k from the element that the first k of a place sees: over channels, then taps in row-major order.
-  void find_offsets(const DDim& strides, const Tensor& weights) {
+  void find_offsets(const PaddedPlanes& form, const Tensor& weights) {
     offsets_.reserve(static_cast<std::size_t>(k_));
     const DDim taps = weights.dims().erased(0).erased(0);
     for (std::int64_t channel = 0; channel < weights.dim(1); ++channel) {
       for (std::int64_t tap = 0; tap < taps.elements(); ++tap) {
-        std::int64_t offset = channel * strides[1], rest = tap;
+        std::int64_t offset = channel * form.strides[1], rest = tap;
         for (int axis = taps.rank() - 1; axis >= 0; --axis) {
-          offset += rest % taps[axis] * desc_.axes[static_cast<std::size_t>(axis)].dilation * strides[2 + axis];
+          offset += form.offset_of(axis, desc_.axes[static_cast<std::size_t>(axis)], rest % taps[axis]);
           rest /= taps[axis];
         }
         packed_.push_back(std::ssize(offsets_) * width_);
@@ -249,11 +245,11 @@ class Group {
       std::fill(panel + count, panel + width_, T{0});
     }
   }
-  /// Places that follow one another at a distance of `step`.
-  static std::vector<PlaceRun> runs_of(const std::int64_t* places, std::int64_t count, std::int64_t step) {
+  /// Places side by side.
+  static std::vector<PlaceRun> runs_of(const std::int64_t* places, std::int64_t count) {
     std::vector<PlaceRun> runs;
     for (std::int64_t i = 0; i < count; ++i) {
-      if (i > 0 && places[i] == places[i - 1] + step)
+      if (i > 0 && places[i] == places[i - 1] + 1)
         ++runs.back().count;
       else
         runs.push_back({i, places[i], 1});
@@ -261,18 +257,10 @@ class Group {
     return runs;
   }
   void pack_places(const std::int64_t* places, std::int64_t count, T* panel) const {
-    if (steps_.back() <= 2) {
-      const std::vector<PlaceRun> runs = runs_of(places, count, steps_.back());
-      pack_runs(x_, offsets_.data(), k_, runs.data(), std::ssize(runs), static_cast<int>(steps_.back()), width_, panel);
-      if (count < width_)
-        for (std::int64_t k = 0; k < k_; ++k) std::fill(panel + k * width_ + count, panel + (k + 1) * width_, T{0});
-      return;
-    }
-    for (std::int64_t k = 0; k < k_; ++k, panel += width_) {
-      const T* from = x_ + offsets_[static_cast<std::size_t>(k)];
-      for (std::int64_t i = 0; i < count; ++i) panel[i] = from[places[i]];
-      std::fill(panel + count, panel + width_, T{0});
-    }
+    const std::vector<PlaceRun> runs = runs_of(places, count);
+    pack_runs(x_, offsets_.data(), k_, runs.data(), std::ssize(runs), width_, panel);
+    if (count < width_)
+      for (std::int64_t k = 0; k < k_; ++k) std::fill(panel + k * width_ + count, panel + (k + 1) * width_, T{0});
   }
 
   /// Places [begin, end) of an image, counted along its plane: those of rows of the output, without what lies between them.
@@ -315,11 +303,9 @@ class Group {
       const std::int64_t image = (begin + i) / places_, place = (begin + i) % places_;
       const std::int64_t some = std::min(count - i, places_ - place);
       segments.push_back({i, image * out_image_ + place, some});
-      const std::int64_t along = extents_.back(), step = steps_.back();
-      for (std::int64_t next = 0; next < some; ++next, ++i) {
-        const std::int64_t row = (place + next) / along;
-        places[i] = image * plane_image_ + start_of(row) + (place + next) % along * step;
-      }
+      const std::int64_t along = extents_.back();
+      for (std::int64_t next = 0; next < some; ++next, ++i)
+        places[i] = image * plane_image_ + start_of((place + next) / along) + (place + next) % along;
     }
   }
 
@@ -329,7 +315,7 @@ class Group {
   std::int64_t k_ = 0, first_unit_ = 0, places_ = 1, images_ = 0, out_image_ = 0, plane_image_ = 0;
   std::int64_t together_ = 1;  // panels side by side that are computed together: with few k a row of out would be written in short pieces
   std::int64_t between_ = 0;   // places of an image with those between its rows
-  bool adjoining_ = true;      // places that lie side by side are computed side by side, those between rows too
+  bool adjoining_ = false;     // places that lie side by side are computed side by side, those between rows too
   std::vector<std::int64_t> extents_;  // of the output
   std::vector<std::int64_t> steps_;
   std::vector<std::int64_t> offsets_;                        // of each k, in the plane
@@ -371,22 +357,113 @@ void pad_planes(const ConvDesc& desc, const PaddedPlanes& form, const Tensor& x,
            room.slice(0, form.first, behind).reshape(dims), team);
 }
 
+/// Elements behind the planes of a channel: copies write up to a vector of zeros behind a row.
+constexpr std::int64_t plane_slack = 16;
+
+/// Splits the channels of x into the planes of their phases.
+template <class T>
+class PhaseSplit {
+ public:
+  PhaseSplit(const ConvDesc& desc, const PaddedPlanes& form, const Tensor& x) : desc_(desc), form_(form), x_(x) {
+    leading_ = static_cast<int>(desc.axes.size()) - 1;
+    for (int axis = 0; axis < leading_; ++axis) phases_ *= form.axes[static_cast<std::size_t>(axis)].phases;
+  }
+
+  void run(T* room, ThreadTeam& team) const {
+    const std::int64_t channels = x_.dim(0) * x_.dim(1);
+    const std::int64_t grain = std::max<std::int64_t>(1, grain_light / std::max<std::int64_t>(1, form_.strides[1]));
+    team.parallel(channels, grain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t channel = begin; channel < end; ++channel) {
+        T* const to = room + channel * form_.strides[1];
+        std::fill_n(to, form_.strides[1], T{0});  // the padding, which nothing else writes
+        const T* const from = static_cast<const T*>(x_.raw()) + channel * x_.strides()[1];
+        // In the order of memory: zeros behind the last row of a plane go where the next one is still to be written.
+        for (std::int64_t phase = 0; phase < phases_; ++phase) split(0, phase, from, to);
+      }
+    });
+  }
+
+ private:
+  /// The elements of leading axes from `axis` on that lie in the planes of `phase`, counted over those axes.
+  void split(int axis, std::int64_t phase, const T* from, T* to) const {
+    if (axis >= leading_) return rows(from, 0, 1, to, 0);
+    std::int64_t later = 1;
+    for (int next = axis + 1; next < leading_; ++next) later *= form_.axes[static_cast<std::size_t>(next)].phases;
+    const ConvDesc::Axis& window = desc_.axes[static_cast<std::size_t>(axis)];
+    const std::int64_t mine = phase / later, step = x_.strides()[2 + axis], to_step = form_.strides[2 + axis];
+    const std::int64_t first = ((mine - window.before) % window.stride + window.stride) % window.stride;
+    const std::int64_t extent = x_.dim(2 + axis);
+    if (first >= extent) return;
+    const std::int64_t place = (window.before + first) / window.stride, count = (extent - first + window.stride - 1) / window.stride;
+    from += first * step;
+    to += mine * form_.axes[static_cast<std::size_t>(axis)].phase_step + place * to_step;
+    if (axis + 1 == leading_) return rows(from, window.stride * step, count, to, to_step);
+    for (std::int64_t i = 0; i < count; ++i) split(axis + 1, phase % later, from + i * window.stride * step, to + i * to_step);
+  }
+
+  /// Rows along the last axis.
+  void rows(const T* from, std::int64_t from_row, std::int64_t count, T* to, std::int64_t to_row) const {
+    const ConvDesc::Axis& window = desc_.axes.back();
+    const PaddedPlanes::Axis& axis = form_.axes.back();
+    const std::int64_t extent = x_.dim(-1);
+    if (axis.phases == window.stride)
+      return split_phases(PlaneCopy<T>{from, from_row, count, extent, window.before, window.stride, axis.phase_step, to_row, to});
+    for (std::int64_t row = 0; row < count; ++row, from += from_row, to += to_row)
+      for (std::int64_t i = 0; i < extent; ++i)
+        if (const std::int64_t place = window.before + i, phase = place % window.stride; phase < axis.phases)
+          to[phase * axis.phase_step + place / window.stride] = from[i];
+  }
+
+  const ConvDesc& desc_;
+  const PaddedPlanes& form_;
+  const Tensor& x_;
+  int leading_ = 0;          // axes but the last
+  std::int64_t phases_ = 1;  // of the leading axes together
+};
+
 template <class T>
 void run_type(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const Tensor& out,
               ThreadTeam& team) {
-  if (room == nullptr) return run_groups<T>(desc, x.dims(), {static_cast<const T*>(x.raw()), x.strides()}, weights, bias, out, team);
-  const PaddedPlanes form(desc, x.dims());
-  pad_planes<T>(desc, form, x, *room, team);
-  run_groups<T>(desc, x.dims(), {static_cast<const T*>(room->raw()), form.strides}, weights, bias, out, team);
+  const PaddedPlanes form(desc, x.dims(), weights.dims());
+  if (room == nullptr) return run_groups<T>(desc, x.dims(), {static_cast<const T*>(x.raw()), form}, weights, bias, out, team);
+  if (form.split)
+    PhaseSplit<T>(desc, form, x).run(static_cast<T*>(room->raw_mutable()), team);
+  else
+    pad_planes<T>(desc, form, x, *room, team);
+  run_groups<T>(desc, x.dims(), {static_cast<const T*>(room->raw()), form}, weights, bias, out, team);
 }
 
 }  // namespace
 
-PaddedPlanes::PaddedPlanes(const ConvDesc& desc, const DDim& dims) : strides(dims) {
+bool needs_planes(const ConvDesc& desc) {
+  return std::any_of(desc.axes.begin(), desc.axes.end(),
+                     [](const ConvDesc::Axis& axis) { return axis.before > 0 || axis.after > 0 || axis.stride > 1; });
+}
+
+PaddedPlanes::PaddedPlanes(const ConvDesc& desc, const DDim& dims, const DDim& weights) : strides(dims), axes(desc.axes.size()) {
+  split = std::any_of(desc.axes.begin(), desc.axes.end(), [](const ConvDesc::Axis& axis) { return axis.stride > 1; });
+  const auto form_of = [&](int axis) { return axis < 2 ? ConvDesc::Axis() : desc.axes[static_cast<std::size_t>(axis - 2)]; };
   std::int64_t step = 1, behind = 0;
+  if (split) {
+    for (int axis = dims.rank() - 1; axis >= 2; --axis) {
+      const ConvDesc::Axis form = form_of(axis);
+      const std::int64_t places = checked_add(checked_add(form.before, dims[axis]), form.after);
+      strides[axis] = step;
+      step = checked_mul(step, places / form.stride + (places % form.stride != 0 ? 1 : 0));
+    }
+    for (int axis = dims.rank() - 1; axis >= 2; --axis) {
+      const ConvDesc::Axis form = form_of(axis);
+      axes[static_cast<std::size_t>(axis - 2)] = {std::min(form.stride, (weights[axis] - 1) * form.dilation + 1), step};
+      step = checked_mul(step, axes[static_cast<std::size_t>(axis - 2)].phases);
+    }
+    strides[1] = checked_add(step, plane_slack);
+    strides[0] = checked_mul(dims[1], strides[1]);
+    elements = checked_mul(dims[0], strides[0]);
+    return;
+  }
   for (int axis = dims.rank() - 1; axis >= 0; --axis) {
     strides[axis] = step;
-    const ConvDesc::Axis form = axis < 2 ? ConvDesc::Axis() : desc.axes[static_cast<std::size_t>(axis - 2)];
+    const ConvDesc::Axis form = form_of(axis);
     first = checked_add(first, checked_mul(form.before, step));
     behind = checked_add(behind, checked_mul(form.after, step));
     step = checked_mul(step, checked_add(dims[axis], std::max(form.before, form.after)));

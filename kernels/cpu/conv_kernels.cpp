@@ -28,6 +28,7 @@ HWY_NOINLINE void ConvTile(const ConvCall<T>& call, std::int64_t begin, std::int
   const T* x = call.x;
   const std::int64_t* offsets = call.offsets;
   [[maybe_unused]] T* copy = call.copy;
+  [[maybe_unused]] constexpr std::uintptr_t next_panel = static_cast<std::uintptr_t>(Vectors * lanes) * sizeof(T);
   // Units lie far apart: their lines come while the sums are made.
   for (int row = 0; row < Rows; ++row)
     for (int v = 0; v < Vectors; ++v) hwy::Prefetch(call.out + (unit + row) * call.out_stride + v * lanes);
@@ -40,7 +41,12 @@ HWY_NOINLINE void ConvTile(const ConvCall<T>& call, std::int64_t begin, std::int
     for (int row = 0; row < Rows; ++row) weight[row] = hn::Set(d, weights[row * stride + at]);
     for (int v = 0; v < Vectors; ++v) {
       const V seen = How == Reads::copy ? hn::Load(d, from + v * lanes) : hn::LoadU(d, from + v * lanes);
-      if constexpr (How == Reads::plane_to_copy) hn::Store(seen, d, copy + v * lanes);
+      if constexpr (How == Reads::plane_to_copy) {
+        hn::Store(seen, d, copy + v * lanes);
+        // Each k lies elsewhere: its places of the next panel come while the other units of this one are computed. An address, not a pointer: it may lie
+        // behind the end.
+        hwy::Prefetch(reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(from + v * lanes) + next_panel));
+      }
       for (int row = 0; row < Rows; ++row) sum[row][v] = hn::MulAdd(weight[row], seen, sum[row][v]);
     }
     if constexpr (How != Reads::plane) copy += Vectors * lanes;

@@ -69,7 +69,9 @@ class Planes {
 
   void copy(const T* from, T* to) const {
     T* const first = to + down_.before * width_ * along_.stride;
-    if (step_ == 1) return split_phases(PlaneCopy<T>{from, row_step_, rows_, columns_, along_.before, along_.stride, width_, first});
+    if (step_ == 1)
+      return split_phases(
+          PlaneCopy<T>{from, row_step_, rows_, columns_, along_.before, along_.stride, width_, width_ * along_.stride, first});
     for (std::int64_t row = 0; row < rows_; ++row) {
       for (std::int64_t i = 0; i < columns_; ++i) {
         const std::int64_t place = along_.before + i;

@@ -178,13 +178,17 @@ HWY_INLINE void SplitRow(const T* from, std::int64_t count, std::int64_t before,
     return;
   }
 #endif
-  for (; i < count; ++i) to[(before + i) % phases * width + (before + i) / phases] = from[i];
+  for (std::int64_t phase = before % phases, first = 0; first < std::min(phases, count);
+       ++first, phase = phase + 1 == phases ? 0 : phase + 1) {
+    T* next = to + phase * width + (before + first) / phases;
+    for (i = first; i < count; i += phases) *next++ = from[i];
+  }
 }
 
 template <class T>
 HWY_INLINE void SplitPhases(const PlaneCopy<T>& copy) {
   for (std::int64_t row = 0; row < copy.rows; ++row)
-    SplitRow(copy.from + row * copy.from_row, copy.columns, copy.before, copy.phases, copy.width, copy.to + row * copy.width * copy.phases);
+    SplitRow(copy.from + row * copy.from_row, copy.columns, copy.before, copy.phases, copy.phase_step, copy.to + row * copy.to_row);
 }
 
 /// Elements side by side. The last vector overlaps the one before it.
@@ -198,25 +202,10 @@ HWY_INLINE void CopyRun(const T* from, std::int64_t count, T* to) {
 }
 
 template <class T>
-HWY_INLINE void CopyEverySecond(const T* from, std::int64_t count, T* to) {
-  std::int64_t i = 0;
-#if HWY_TARGET != HWY_SCALAR
-  const hn::ScalableTag<T> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  // The odd element behind the last even one is not read at the end of a run.
-  for (; i + lanes < count; i += lanes)
-    hn::StoreU(hn::ConcatEven(d, hn::LoadU(d, from + 2 * i + lanes), hn::LoadU(d, from + 2 * i)), d, to + i);
-#endif
-  for (; i < count; ++i) to[i] = from[2 * i];
-}
-
-template <class T>
-HWY_INLINE void PackRuns(const T* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, int step,
+HWY_INLINE void PackRuns(const T* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count,
                          std::int64_t width, T* panel) {
   for (std::int64_t at = 0; at < k; ++at, panel += width)
-    for (const PlaceRun* run = runs; run != runs + count; ++run)
-      step == 1 ? CopyRun(x + offsets[at] + run->start, run->count, panel + run->first)
-                : CopyEverySecond(x + offsets[at] + run->start, run->count, panel + run->first);
+    for (const PlaceRun* run = runs; run != runs + count; ++run) CopyRun(x + offsets[at] + run->start, run->count, panel + run->first);
 }
 
 template <class T>
@@ -234,13 +223,13 @@ void UnpackRunsF64(const double* panel, std::int64_t width, std::int64_t units, 
                    std::int64_t out_step, double* out) {
   UnpackRuns(panel, width, units, runs, count, out_step, out);
 }
-void PackRunsF32(const float* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, int step,
-                 std::int64_t width, float* panel) {
-  PackRuns(x, offsets, k, runs, count, step, width, panel);
+void PackRunsF32(const float* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, std::int64_t width,
+                 float* panel) {
+  PackRuns(x, offsets, k, runs, count, width, panel);
 }
-void PackRunsF64(const double* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, int step,
-                 std::int64_t width, double* panel) {
-  PackRuns(x, offsets, k, runs, count, step, width, panel);
+void PackRunsF64(const double* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, std::int64_t width,
+                 double* panel) {
+  PackRuns(x, offsets, k, runs, count, width, panel);
 }
 void RunPlaneF32(const DepthwiseCall<float>& call) { RunPlane(call); }
 void RunPlaneF64(const DepthwiseCall<double>& call) { RunPlane(call); }
@@ -264,13 +253,13 @@ HWY_EXPORT(SplitPhasesF64);
 
 void depthwise_plane(const DepthwiseCall<float>& call) { HWY_DYNAMIC_DISPATCH(RunPlaneF32)(call); }
 void depthwise_plane(const DepthwiseCall<double>& call) { HWY_DYNAMIC_DISPATCH(RunPlaneF64)(call); }
-void pack_runs(const float* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, int step,
-               std::int64_t width, float* panel) {
-  HWY_DYNAMIC_DISPATCH(PackRunsF32)(x, offsets, k, runs, count, step, width, panel);
+void pack_runs(const float* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, std::int64_t width,
+               float* panel) {
+  HWY_DYNAMIC_DISPATCH(PackRunsF32)(x, offsets, k, runs, count, width, panel);
 }
-void pack_runs(const double* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, int step,
-               std::int64_t width, double* panel) {
-  HWY_DYNAMIC_DISPATCH(PackRunsF64)(x, offsets, k, runs, count, step, width, panel);
+void pack_runs(const double* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, std::int64_t width,
+               double* panel) {
+  HWY_DYNAMIC_DISPATCH(PackRunsF64)(x, offsets, k, runs, count, width, panel);
 }
 void unpack_runs(const float* panel, std::int64_t width, std::int64_t units, const PlaceRun* runs, std::int64_t count,
                  std::int64_t out_step, float* out) {

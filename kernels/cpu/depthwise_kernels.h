@@ -25,28 +25,29 @@ struct DepthwiseCall {
 void depthwise_plane(const DepthwiseCall<float>& call);
 void depthwise_plane(const DepthwiseCall<double>& call);
 
-/// Rows of a plane on their way between zeros: element i of a row goes to place p = before + i, which lies at to[p % phases · width + p / phases]. Zeros are
-/// written behind the last element of a row, less than a vector of them.
+/// Rows of a plane on their way between zeros: element i of a row goes to place p = before + i, which lies at to[p % phases · phase_step + p / phases].
+/// With one phase, zeros are written behind the last element of a row, less than a vector of them.
 template <class T>
 struct PlaneCopy {
   const T* from = nullptr;
   std::int64_t from_row = 0;  ///< elements from a row to the next
   std::int64_t rows = 0, columns = 0;
-  std::int64_t before = 0, phases = 1, width = 0;
-  T* to = nullptr;  ///< of the first row
+  std::int64_t before = 0, phases = 1, phase_step = 0;
+  std::int64_t to_row = 0;  ///< the same as from_row, of where it goes
+  T* to = nullptr;          ///< of the first row
 };
 void split_phases(const PlaneCopy<float>& copy);
 void split_phases(const PlaneCopy<double>& copy);
 
-/// Places of a panel that are `step` elements apart in x: `count` of them from place `first` of the panel on, the first at x[start].
+/// Places of a panel that lie side by side in x: `count` of them from place `first` of the panel on, the first at x[start].
 struct PlaceRun {
   std::int64_t first, start, count;
 };
-/// panel[k·width + run.first + i] = x[offsets[k] + run.start + step·i] for each k and each of `runs` runs; step is 1 or 2.
-void pack_runs(const float* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, int step,
-               std::int64_t width, float* panel);
-void pack_runs(const double* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, int step,
-               std::int64_t width, double* panel);
+/// panel[k·width + run.first + i] = x[offsets[k] + run.start + i] for each k and each of `count` runs.
+void pack_runs(const float* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, std::int64_t width,
+               float* panel);
+void pack_runs(const double* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, std::int64_t width,
+               double* panel);
 /// out[unit·out_step + run.start + i] = panel[unit·width + run.first + i] for each of `units` units and each of `count` runs.
 void unpack_runs(const float* panel, std::int64_t width, std::int64_t units, const PlaceRun* runs, std::int64_t count,
                  std::int64_t out_step, float* out);

@@ -173,10 +173,10 @@ class Convolution {
 
 void by_dot_products(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out,
                      const KernelContext& context) {
-  const bool pads = std::any_of(desc.axes.begin(), desc.axes.end(), [](const auto& axis) { return axis.before > 0 || axis.after > 0; });
-  const Tensor room = pads ? Tensor(DType::f32, DDim{PaddedPlanes(desc, x.dims()).elements}, context.workspace()) : x;
-  if (pads) room.storage()->mark_written();
-  conv(desc, x, pads ? &room : nullptr, weights, bias, out, context.team());
+  if (!needs_planes(desc)) return conv(desc, x, nullptr, weights, bias, out, context.team());
+  const Tensor room(DType::f32, DDim{PaddedPlanes(desc, x.dims(), weights.dims()).elements}, context.workspace());
+  room.storage()->mark_written();
+  conv(desc, x, &room, weights, bias, out, context.team());
 }
 
 }  // namespace

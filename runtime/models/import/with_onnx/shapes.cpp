@@ -15,7 +15,7 @@ constexpr std::int64_t largest_window = std::int64_t{1} << 30;
 /// The most elements of a window, each of which is named when it is unfolded.
 constexpr std::int64_t largest_kernel = 1 << 16;
 /// Windows of so many elements are joined out of slices, which move blocks; larger ones are gathered.
-constexpr std::int64_t most_slices = 32;
+constexpr std::int64_t most_slices = 64;
 
 std::int64_t window_number(const char* name, std::int64_t value, std::int64_t least) {
   if (value < least || value > largest_window)
