@@ -95,8 +95,9 @@ void visit_wide(DType dtype, F&& f) {
 bool in_pairs(const GemmPlan& plan) { return plan.desc().weights_dtype() == DType::bf16; }
 
 cpu::PackedLayout layout_of(const GemmPlan& plan) {
-  const bool f64 = plan.desc().dtype == DType::f64;
-  return {plan.desc().k, plan.desc().n, f64 ? plan.kernels().lanes_f64 : plan.kernels().lanes_f32, in_pairs(plan) ? 2 : 1};
+  const std::int64_t k = plan.desc().k, n = plan.desc().n, group = in_pairs(plan) ? 2 : 1;
+  return plan.desc().dtype == DType::f64 ? cpu::layout_for<double>(plan.kernels(), k, n, group)
+                                         : cpu::layout_for<float>(plan.kernels(), k, n, group);
 }
 
 PackedMatrix pack_pairs(const cpu::PackedLayout& layout, const Tensor& weights, StreamRef stream) {

@@ -112,7 +112,7 @@ void run_type(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, con
 PackedLayout conv1d_layout(const Conv1dPlan& plan) {
   const GemmDesc& desc = plan.gemm().desc();
   const GemmKernels& kernels = plan.gemm().kernels();
-  return {desc.k, desc.n, desc.dtype == DType::f64 ? kernels.lanes_f64 : kernels.lanes_f32};
+  return desc.dtype == DType::f64 ? layout_for<double>(kernels, desc.k, desc.n) : layout_for<float>(kernels, desc.k, desc.n);
 }
 
 void conv1d(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const Tensor& out, ThreadTeam& team) {

@@ -87,7 +87,7 @@ void RunConv(const ConvCall<T>& call) {
   std::int64_t begin = 0, block = 0;
   do {  // once where there is no k: sums of nothing
     const std::int64_t end = std::min(call.k, begin + (call.block_k == nullptr ? k_block : call.block_k[block]));
-    EachTile(call.units, [&](std::int64_t unit, int height) HWY_ATTR {
+    EachTile(call.units, wide_rows, [&](std::int64_t unit, int height) HWY_ATTR {
       for (std::int64_t panel = 0; panel < call.panels; ++panel) {
         one.x = call.x + panel * width;
         one.out = call.out + panel * width;

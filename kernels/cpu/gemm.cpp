@@ -66,7 +66,7 @@ std::int64_t turned_stride(std::int64_t k) {
 
 template <class T>
 std::int64_t packed_bytes(const Tensor& a, const Tensor& b) {
-  const PackedLayout layout{b.dim(0), b.dim(1), gemm_kernels().lanes<T>()};
+  const PackedLayout layout = layout_for<T>(gemm_kernels(), b.dim(0), b.dim(1));
   return (layout.elements() + (packs_a(a) ? a.dim(0) * turned_stride<T>(a.dim(1)) : 0)) * static_cast<std::int64_t>(sizeof(T));
 }
 
@@ -74,7 +74,7 @@ std::int64_t packed_bytes(const Tensor& a, const Tensor& b) {
 template <class T>
 void run_rows(const GemmKernels& kernels, const Views<T>& views, MatrixCall<T> call, std::int64_t first, std::int64_t panels,
               ThreadTeam& team) {
-  const std::int64_t work = panel_vectors * kernels.lanes<T>() * views.k;
+  const std::int64_t work = kernels.panel * kernels.lanes<T>() * views.k;
   each_span(team, views.m, max_rows, panels, work, [&](std::int64_t row, std::int64_t rows, std::int64_t from, std::int64_t to) {
     const T* a[max_rows];
     T* out[max_rows];
@@ -92,11 +92,10 @@ void run_rows(const GemmKernels& kernels, const Views<T>& views, MatrixCall<T> c
   });
 }
 
-/// Fetches rows [first, last) of a panel of b into the caches.
+/// Fetches `width` columns from `column` on of rows [first, last) of b into the caches.
 template <class T>
-void fetch_ahead(const Views<T>& views, const PackedLayout& layout, std::int64_t panel, std::int64_t first, std::int64_t last) {
+void fetch_ahead(const Views<T>& views, std::int64_t column, std::int64_t width, std::int64_t first, std::int64_t last) {
   constexpr auto line = static_cast<std::int64_t>(64 / sizeof(T));
-  const std::int64_t column = panel * layout.width(), width = std::min(layout.width(), views.n - column);
   for (std::int64_t k = first; k < last; ++k)
     for (std::int64_t i = 0; i < width; i += line) __builtin_prefetch(views.b + k * views.b_row + column + i);
 }
@@ -111,24 +110,27 @@ void run_panels(const GemmKernels& kernels, const Views<T>& views, const PackedL
   call.out = out;
   call.b = scratch;
   call.b_stride = 0;
-  call.panel_stride = 0;
+  call.first_panel = 0;
+  // Vectors of columns, which few rows take at a time; rows of b have two lines of them side by side.
+  const std::int64_t together = (views.m <= few_rows ? 8 : 4) / layout.panel, step = together * layout.width();
   constexpr std::int64_t rows_at_once = 6;
   const bool fetches = views.b_column == 1 && views.k >= 64 && views.m >= 2 * rows_at_once;
   const std::int64_t most = fetches ? rows_at_once : max_rows;
-  for (std::int64_t panel = 0; panel < layout.panels(); ++panel) {
-    const std::int64_t column = panel * layout.width();
-    const PackedLayout one{layout.k, std::min(layout.width(), layout.columns - column), layout.lanes};
-    pack_panels(one, views.b + column * views.b_column, views.b_row, views.b_column, 0, 1, scratch);
-    call.first_panel = panel;
-    call.last_panel = panel + 1;
+  for (std::int64_t column = 0; column < layout.columns; column += step) {
+    const PackedLayout some = layout_for<T>(kernels, layout.k, std::min(step, layout.columns - column));
+    pack_panels(some, views.b + column * views.b_column, views.b_row, views.b_column, 0, some.panels(), scratch);
+    call.panel_stride = some.panel_stride();
+    call.columns = some.columns;
+    call.last_panel = some.panels();
     for (std::int64_t row = 0; row < views.m; row += most) {
       call.rows = std::min(most, views.m - row);
       for (std::int64_t i = 0; i < call.rows; ++i) {
         a[i] = views.a + (row + i) * views.a_row;
-        out[i] = views.c + (row + i) * views.c_row;
+        out[i] = views.c + (row + i) * views.c_row + column * views.c_column;
       }
-      if (fetches && panel + 1 < layout.panels())
-        fetch_ahead(views, layout, panel + 1, row * views.k / views.m, (row + call.rows) * views.k / views.m);
+      if (fetches && column + step < layout.columns)
+        fetch_ahead(views, column + step, std::min(step, views.n - column - step), row * views.k / views.m,
+                    (row + call.rows) * views.k / views.m);
       kernels.run(call);
     }
   }
@@ -166,7 +168,7 @@ void turn(const Views<T>& views, T* rows, std::int64_t stride, ThreadTeam& team)
 /// c = alpha·a·b + beta·c for all k of `views`. `turns_a`: the rows of a are laid side by side first; `packs`: so are the panels of b.
 template <class T>
 void gemm_block(const GemmKernels& kernels, Views<T> views, MatrixCall<T> call, bool turns_a, bool packs, T* scratch, ThreadTeam& team) {
-  const PackedLayout layout{views.k, views.n, kernels.lanes<T>()};
+  const PackedLayout layout = layout_for<T>(kernels, views.k, views.n);
   if (turns_a) {
     T* rows = scratch + layout.elements();
     const std::int64_t stride = turned_stride<T>(views.k);

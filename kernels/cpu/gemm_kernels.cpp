@@ -72,29 +72,46 @@ HWY_INLINE void FinishRow(const MatrixCall<T>& call, const T* total, int vectors
   }
 }
 
+/// The groups of panels that go together, in order: as many as `most` where they are whole, then a pair, then each alone.
+class PanelGroups {
+ public:
+  PanelGroups(std::int64_t first, std::int64_t last, std::int64_t whole, std::int64_t most)
+      : first_(first), most_(most), full_(std::max<std::int64_t>(0, whole - first) / most) {
+    const std::int64_t left = std::max<std::int64_t>(0, whole - first - full_ * most);
+    pairs_ = most > 2 ? left / 2 : 0;
+    count_ = full_ + pairs_ + (last - first - full_ * most - 2 * pairs_);
+  }
+  std::int64_t count() const { return count_; }
+  std::int64_t panels(std::int64_t at) const { return at < full_ ? most_ : at < full_ + pairs_ ? 2 : 1; }
+  std::int64_t panel(std::int64_t at) const {
+    const std::int64_t full = std::min(at, full_), pairs = std::min(at - full, pairs_);
+    return first_ + full * most_ + 2 * pairs + (at - full - pairs);
+  }
+
+ private:
+  std::int64_t first_, most_, full_, pairs_ = 0, count_ = 0;
+};
+
 template <class T, class W>
 void RunMatrix(const MatrixCall<T>& call, const W* b) {
   constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
-  constexpr std::int64_t width = panel_vectors * lanes;
+  constexpr std::int64_t width = panel_of * lanes;
   constexpr bool narrow = !std::is_same_v<T, W>;
-  const bool pairs = narrow ? call.rows <= pair_rows : TakesPairs(call.rows, call.k * call.columns * static_cast<std::int64_t>(sizeof(T)));
+  const int most =
+      narrow && call.rows <= widest_rows ? 8 : VectorsOf(call.rows, call.k * call.columns * static_cast<std::int64_t>(sizeof(T)));
   const bool plain = call.alpha == T{1} && call.beta == T{0} && call.column_stride == 1;
-  // Panels that go two by two, then those that go alone.
-  const std::int64_t whole = std::min(call.last_panel, (call.columns + lanes - 1) / lanes / panel_vectors);
-  const std::int64_t twos = pairs ? std::max<std::int64_t>(0, whole - call.first_panel) / 2 : 0;
-  const std::int64_t steps = call.last_panel - call.first_panel - twos;
-  for (std::int64_t at = 0; at < steps; ++at) {
-    const std::int64_t next = call.backwards ? steps - 1 - at : at;
-    const std::int64_t panel = call.first_panel + next + std::min(next, twos);
-    const bool pair = next < twos;
+  const std::int64_t whole = std::min(call.last_panel, (call.columns + lanes - 1) / lanes / panel_of);
+  const PanelGroups groups(call.first_panel, call.last_panel, whole, most / panel_of);
+  for (std::int64_t at = 0; at < groups.count(); ++at) {
+    const std::int64_t next = call.backwards ? groups.count() - 1 - at : at, panel = groups.panel(next);
     const std::int64_t column = panel * width;
     const std::int64_t vectors_left = (call.columns - column + lanes - 1) / lanes;
-    const int vectors = pair ? 2 * panel_vectors : static_cast<int>(std::min<std::int64_t>(panel_vectors, vectors_left));
+    const auto vectors = static_cast<int>(std::min(groups.panels(next) * panel_of, vectors_left));
     constexpr std::int64_t together = std::is_same_v<T, W> ? 1 : 2;
-    const std::int64_t stride = call.b_stride != 0 ? call.b_stride : std::min<std::int64_t>(vectors, panel_vectors) * lanes * together;
+    const std::int64_t stride = call.b_stride != 0 ? call.b_stride : std::min<std::int64_t>(vectors, panel_of) * lanes * together;
     const W* here = b + panel * call.panel_stride;
     if (plain && column + vectors * lanes <= call.columns) {  // nothing but a bias comes behind the totals
-      EachTile(call.rows, [&](std::int64_t first, int height) HWY_ATTR {
+      EachTile(call.rows, TallestOf(call.rows), [&](std::int64_t first, int height) HWY_ATTR {
         TileFor<T, W>(height, vectors)(call.a + first, call.k, here, stride, call.panel_stride, call.out + first, column);
         if (call.bias == nullptr) return;
         const hn::ScalableTag<T> d;
@@ -109,7 +126,7 @@ void RunMatrix(const MatrixCall<T>& call, const W* b) {
     } else {
       TileRoom<T> room(vectors);
       const bool reads = call.beta != T{0} && call.column_stride == 1;
-      EachTile(call.rows, [&](std::int64_t first, int height) HWY_ATTR {
+      EachTile(call.rows, TallestOf(call.rows), [&](std::int64_t first, int height) HWY_ATTR {
         for (int row = 0; reads && row < height; ++row)  // there when the totals are
           for (std::int64_t v = 0; v < vectors; ++v) hwy::Prefetch(call.out[first + row] + column + v * lanes);
         TileFor<T, W>(height, vectors)(call.a + first, call.k, here, stride, call.panel_stride, room.rows, 0);
@@ -123,7 +140,7 @@ void RunMatrixF32(const MatrixCall<float>& call) { call.pairs != nullptr ? RunMa
 void RunMatrixF64(const MatrixCall<double>& call) { RunMatrix(call, call.b); }
 
 const GemmKernels* MatrixKernels() {
-  static constexpr GemmKernels kernels{MaxLanesOf<float>(), MaxLanesOf<double>(), RunMatrixF32, RunMatrixF64};
+  static constexpr GemmKernels kernels{MaxLanesOf<float>(), MaxLanesOf<double>(), panel_of, RunMatrixF32, RunMatrixF64};
   return &kernels;
 }
 

@@ -5,7 +5,7 @@
 
 namespace millrace::cpu {
 
-/// Columns stand side by side in the lanes of a vector; a panel is four vectors of columns.
+/// Vectors in a panel of int8 columns, and of places of a convolution. (Panels of columns of floats have as many as `GemmKernels::panel` says.)
 inline constexpr int panel_vectors = 4;
 /// The dot product restarts after so many k (gemm.h).
 inline constexpr std::int64_t k_block = 512;
@@ -14,9 +14,9 @@ inline constexpr std::int64_t max_rows = 64;
 
 /// Rows times panels: out[row][column·column_stride] = alpha·total (+ bias[column]) (+ beta·what is there).
 ///
-/// Panel p begins at b + p·panel_stride and holds `columns` p·4·lanes and following; from one k to the next it is
-/// b_stride elements, or, with b_stride = 0, as many as the panel has whole vectors (packed: the last panel may be
-/// narrower, and is padded with zeros).
+/// Columns stand side by side in the lanes of a vector. Panel p begins at b + p·panel_stride and holds `columns` p·panel·lanes and following; from one k
+/// to the next it is b_stride elements, or, with b_stride = 0, as many as the panel has whole vectors (packed: the last panel may be narrower, and is
+/// padded with zeros).
 template <class T>
 struct MatrixCall {
   const T* const* a = nullptr;  ///< rows of k elements
@@ -42,6 +42,7 @@ struct MatrixCall {
 struct GemmKernels {
   std::int64_t lanes_f32;
   std::int64_t lanes_f64;
+  std::int64_t panel;  ///< vectors of columns
   void (*run_f32)(const MatrixCall<float>&);
   void (*run_f64)(const MatrixCall<double>&);
 

@@ -16,17 +16,20 @@ void pack_type(const LstmLayout& layout, const Tensor& from, std::int64_t gates,
   const T* source = static_cast<const T*>(from.raw());
   T* target = static_cast<T*>(to.raw_mutable());
   const std::int64_t rows = from.dim(0), padded = (rows + Together - 1) / Together * Together, width = gates * layout.lanes * Together;
+  const std::int64_t columns = panels ? layout.panel * layout.lanes : gates * layout.lanes;  // of a panel
   team.parallel(layout.blocks(), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t block = begin; block < end; ++block) {
       const std::int64_t units = layout.units(block), step = panels ? lstm_gate_step(layout.lanes, units) : layout.lanes;
-      T* next = target + block * (padded / Together) * width;
-      for (std::int64_t row = 0; row < padded; row += Together, next += width) {
-        std::fill_n(next, width, T{0});
-        for (std::int64_t gate = 0; gate < gates; ++gate)
-          for (std::int64_t unit = 0; unit < units; ++unit)
-            for (std::int64_t k = row; k < std::min(row + Together, rows); ++k)
-              next[(gate * step + unit) * Together + k - row] =
-                  source[k * from.strides()[0] + (gate * layout.hidden + block * layout.lanes + unit) * from.strides()[1]];
+      T* const first = target + block * (padded / Together) * width;
+      std::fill_n(first, padded / Together * width, T{0});
+      for (std::int64_t gate = 0; gate < gates; ++gate) {
+        for (std::int64_t unit = 0; unit < units; ++unit) {
+          const std::int64_t column = gate * step + unit, panel = column / columns;
+          T* const there = first + panel * (padded / Together) * columns * Together + column % columns * Together;
+          const T* const here = source + (gate * layout.hidden + block * layout.lanes + unit) * from.strides()[1];
+          for (std::int64_t row = 0; row < rows; ++row)
+            there[row / Together * columns * Together + row % Together] = here[row * from.strides()[0]];
+        }
       }
     }
   });
@@ -59,7 +62,7 @@ void run_type(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, 
   const Rows<T> inputs(x), hs(h), cs(c), next_hs(h_out), next_cs(c_out);
   const bool summed = given == LstmGiven::both_products;
   const std::int64_t products = summed ? 0 : desc.hidden + (given == LstmGiven::rows ? desc.input : 0);
-  const std::int64_t work = panel_vectors * layout.lanes * (products + 32);
+  const std::int64_t work = 4 * layout.lanes * (products + 32);
   each_span(team, h.dim(0), max_rows, layout.blocks(), work,
             [&](std::int64_t row, std::int64_t rows, std::int64_t first, std::int64_t last) {
               const T* from[3][max_rows];
@@ -92,7 +95,7 @@ void run_type(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, 
 
 LstmLayout lstm_layout(const LstmPlan& plan) {
   const bool f64 = plan.desc().dtype == DType::f64;
-  return {plan.desc().hidden, f64 ? plan.kernels().lanes_f64 : plan.kernels().lanes_f32,
+  return {plan.desc().hidden, f64 ? plan.kernels().lanes_f64 : plan.kernels().lanes_f32, plan.kernels().panel,
           plan.desc().weights_dtype() != plan.desc().dtype ? 2 : 1};
 }
 

@@ -14,6 +14,7 @@ namespace millrace::cpu {
 struct LstmLayout {
   std::int64_t hidden = 0;
   std::int64_t lanes = 1;
+  std::int64_t panel = 4;     ///< vectors of columns in a panel of a product
   std::int64_t together = 1;  ///< rows of a matrix side by side: 2 of bf16 under f32
 
   std::int64_t blocks() const { return (hidden + lanes - 1) >> std::countr_zero(static_cast<std::uint64_t>(lanes)); }  // a power of two
@@ -26,7 +27,7 @@ struct LstmLayout {
 LstmLayout lstm_layout(const LstmPlan& plan);
 
 /// Packs from[rows, gates·H] (any strides) as [block][row][gate][lane], padded with zeros; f32 or f64, or bf16 as [block][pair of
-/// rows][gate][lane][2]. `panels`: of a product, with gates `lstm_gate_step` apart (lstm_kernels.h).
+/// rows][gate][lane][2]. `panels`: of a product, with gates `lstm_gate_step` apart, and each panel of a block by itself (lstm_kernels.h).
 void pack_gates(const LstmLayout& layout, const Tensor& from, std::int64_t gates, bool panels, const Tensor& to, ThreadTeam& team);
 
 /// The kinds of `x` and `h` of a step.

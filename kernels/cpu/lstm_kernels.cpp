@@ -103,7 +103,7 @@ HWY_NOINLINE void UsualRows(D d, const LstmCall<T>& call, const T* recurrent, co
 template <class T, class W>
 void RunLstm(const LstmCall<T>& call) {
   constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
-  constexpr std::int64_t width = panel_vectors * lanes;
+  constexpr std::int64_t width = 4 * lanes;  // of a block: its gates
   constexpr std::int64_t together = std::is_same_v<T, W> ? 1 : 2;
   const hn::ScalableTag<T> d;
   const std::int64_t c = call.desc->input;
@@ -111,19 +111,24 @@ void RunLstm(const LstmCall<T>& call) {
   const bool usual = IsUsual<T>(*call.desc);
   const std::int64_t c_stride = width * ((c + together - 1) / together * together);
   const std::int64_t h_stride = width * ((h + together - 1) / together * together);
-  const std::int64_t bytes = panel_vectors * h * (h + (call.x != nullptr ? c : 0)) * static_cast<std::int64_t>(sizeof(T));
-  const bool pairs = together > 1 ? call.rows <= pair_rows : TakesPairs(call.rows, bytes);
+  const std::int64_t bytes = 4 * h * (h + (call.x != nullptr ? c : 0)) * static_cast<std::int64_t>(sizeof(T));
+  const bool pairs = (together > 1 && call.rows <= widest_rows) || VectorsOf(call.rows, bytes) == 8;
+  const int at_once = pairs || VectorsOf(call.rows, bytes) != panel_of ? 8 : panel_of;  // vectors of a tile, at most
+  constexpr std::int64_t panels = 4 / panel_of;                                         // of a block
   const W* w = static_cast<const W*>(call.input);
   const W* r = static_cast<const W*>(call.recurrent);
   const auto gate_step = [&](std::int64_t block) { return lstm_gate_step(lanes, std::min(lanes, h - block * lanes)); };
   const auto run = [&](std::int64_t block, int blocks) HWY_ATTR {
     const std::int64_t step = gate_step(block + blocks - 1);
-    const int vectors = step == lanes ? blocks * panel_vectors : static_cast<int>((4 * step + lanes - 1) / lanes);
+    const int vectors = step == lanes ? blocks * 4 : static_cast<int>((4 * step + lanes - 1) / lanes);
     const TileRoom<T> recurrent(vectors), input(vectors);
-    EachTile(call.rows, [&](std::int64_t first, int height) HWY_ATTR {
-      const auto tile = TileFor<T, W>(height, vectors);
-      tile(call.h + first, h, r + block * h_stride, width * together, h_stride, recurrent.rows, 0);
-      if (call.x != nullptr) tile(call.x + first, c, w + block * c_stride, width * together, c_stride, input.rows, 0);
+    EachTile(call.rows, TallestOf(call.rows), [&](std::int64_t first, int height) HWY_ATTR {
+      const auto multiply = [&](const T* const* a, std::int64_t k, const W* b, std::int64_t panel_stride, T* const* to) HWY_ATTR {
+        for (int v = 0; v < vectors; v += at_once, b += panel_stride)
+          TileFor<T, W>(height, std::min(at_once, vectors - v))(a, k, b, panel_of * lanes * together, panel_stride, to, v * lanes);
+      };
+      multiply(call.h + first, h, r + block * h_stride, h_stride / panels, recurrent.rows);
+      if (call.x != nullptr) multiply(call.x + first, c, w + block * c_stride, c_stride / panels, input.rows);
       for (int next = 0; next < blocks; ++next) {
         const T* from_h = recurrent.total + next * width;
         const T* from_x = call.x != nullptr ? input.total + next * width : nullptr;
@@ -168,7 +173,7 @@ void RunLstmF32(const LstmCall<float>& call) {
 void RunLstmF64(const LstmCall<double>& call) { call.sums != nullptr ? RunGates(call) : RunLstm<double, double>(call); }
 
 const LstmKernels* CellKernels() {
-  static constexpr LstmKernels kernels{MaxLanesOf<float>(), MaxLanesOf<double>(), RunLstmF32, RunLstmF64};
+  static constexpr LstmKernels kernels{MaxLanesOf<float>(), MaxLanesOf<double>(), panel_of, RunLstmF32, RunLstmF64};
   return &kernels;
 }
 

@@ -11,8 +11,8 @@ namespace millrace::cpu {
 /// last units fit three vectors they stand close together, and the others of its four are not read.
 inline std::int64_t lstm_gate_step(std::int64_t lanes, std::int64_t units) { return 4 * units <= 3 * lanes ? units : lanes; }
 
-/// Some rows and some blocks of units of one LSTM step. A block is one vector of units; its four gates are one panel:
-/// [k][gate][lane], of four vectors.
+/// Some rows and some blocks of units of one LSTM step. A block is one vector of units; its four gates are four vectors of columns, in panels:
+/// [panel][k][gate of the panel][lane].
 template <class T>
 struct LstmCall {
   const LstmDesc* desc = nullptr;
@@ -38,6 +38,7 @@ struct LstmCall {
 struct LstmKernels {
   std::int64_t lanes_f32;
   std::int64_t lanes_f64;
+  std::int64_t panel;  ///< vectors of columns
   void (*run_f32)(const LstmCall<float>&);
   void (*run_f64)(const LstmCall<double>&);
 

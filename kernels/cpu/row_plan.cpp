@@ -414,7 +414,7 @@ class Machine {
   void matmul(const RowOp& op, std::int64_t rows) const {
     const RowWeights::Matrix& matrix = weights_.matrices[op.weights];
     const bool pairs = matrix.plan.desc().weights_dtype() == DType::bf16;
-    const PackedLayout layout{matrix.plan.desc().k, matrix.plan.desc().n, matrix.plan.kernels().lanes<T>(), pairs ? 2 : 1};
+    const PackedLayout layout = layout_for<T>(matrix.plan.kernels(), matrix.plan.desc().k, matrix.plan.desc().n, pairs ? 2 : 1);
     const T* a[max_rows];
     T* out[max_rows];
     MatrixCall<T> call;

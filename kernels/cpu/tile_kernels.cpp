@@ -40,7 +40,8 @@ HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const W* b, std::int64
   constexpr std::int64_t lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
   constexpr bool pairs = !std::is_same_v<T, W>;
   constexpr std::int64_t wide = pairs ? 2 * lanes : lanes;  // elements of W in a vector of columns
-  const W* second = b + panel_stride;
+  // Where vector `v` of the columns begins.
+  const auto of = [&](int v) HWY_ATTR { return b + v / panel_of * panel_stride + v % panel_of * wide; };
   [[maybe_unused]] const std::uintptr_t ahead =
       reinterpret_cast<std::uintptr_t>(b) + static_cast<std::uintptr_t>(fetched_rows * b_stride) * sizeof(W);
   for (std::int64_t begin = 0; begin == 0 || begin < k; begin += k_block) {
@@ -50,9 +51,7 @@ HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const W* b, std::int64
       for (int v = 0; v < Vectors; ++v) sum[row][v] = hn::Zero(d);
     if constexpr (pairs) {
       static_assert(k_block % 2 == 0);
-      const auto pair_of = [&](std::int64_t at, int v) HWY_ATTR {
-        return (v < panel_vectors ? b + v * wide : second + (v - panel_vectors) * wide) + at / 2 * b_stride;
-      };
+      const auto pair_of = [&](std::int64_t at, int v) HWY_ATTR { return of(v) + at / 2 * b_stride; };
       std::int64_t at = begin;
       for (; at + 1 < end; at += 2) {
         for (int v = 0; v < Vectors; ++v) {
@@ -69,19 +68,27 @@ HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const W* b, std::int64
       }
     } else {
       for (std::int64_t at = begin; at < end; ++at) {
+        if constexpr (Rows > wide_rows) {  // the vectors of a panel are fewer than the rows
+          V right[Vectors];
+          for (int v = 0; v < Vectors; ++v) right[v] = hn::LoadU(d, of(v) + at * b_stride);
+          for (int row = 0; row < Rows; ++row) {
+            const V left = hn::Set(d, a[row][at]);
+            for (int v = 0; v < Vectors; ++v) sum[row][v] = hn::MulAdd(left, right[v], sum[row][v]);
+          }
+          continue;
+        }
         V left[Rows];
         for (int row = 0; row < Rows; ++row) left[row] = hn::Set(d, a[row][at]);
 #if HWY_TARGET == HWY_AVX3
         // An address, not a pointer: it may lie behind the end.
-        if constexpr (Rows < pair_rows && Vectors == panel_vectors) {
+        if constexpr (Rows < widest_rows && Vectors == panel_of) {
           const std::uintptr_t next = ahead + static_cast<std::uintptr_t>(at * b_stride) * sizeof(T);
           for (int v = 0; v < Vectors; ++v)
             hwy::Prefetch(reinterpret_cast<const T*>(next + static_cast<std::uintptr_t>(v * lanes) * sizeof(T)));
         }
 #endif
         for (int v = 0; v < Vectors; ++v) {
-          const V right = v < panel_vectors ? hn::LoadU(d, b + at * b_stride + v * lanes)
-                                            : hn::LoadU(d, second + at * b_stride + (v - panel_vectors) * lanes);
+          const V right = hn::LoadU(d, of(v) + at * b_stride);
           for (int row = 0; row < Rows; ++row) sum[row][v] = hn::MulAdd(left[row], right, sum[row][v]);
         }
       }
@@ -97,15 +104,14 @@ HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const W* b, std::int64
 
 template <class T, class W, int Rows>
 HWY_INLINE TileFunction<T, W> TileOfRows(int vectors) {
-  switch (vectors) {
-    case 1: return Tile<T, W, Rows, 1>;
-    case 2: return Tile<T, W, Rows, 2>;
-    case 3: return Tile<T, W, Rows, 3>;
-    case 4: return Tile<T, W, Rows, 4>;
-    default:
-      if constexpr (Rows <= pair_rows) return Tile<T, W, Rows, 8>;
-      return nullptr;
+  if (vectors == 1) return Tile<T, W, Rows, 1>;
+  if (vectors == 2) return Tile<T, W, Rows, 2>;
+  if constexpr (Rows <= wide_rows) {
+    if (vectors == 3) return Tile<T, W, Rows, 3>;
+    if (vectors == 4) return Tile<T, W, Rows, 4>;
   }
+  if constexpr (Rows <= widest_rows) return Tile<T, W, Rows, 8>;
+  return nullptr;
 }
 
 template <class T, class W>
@@ -114,11 +120,9 @@ TileFunction<T, W> TileFor(int rows, int vectors) {
     case 1: return TileOfRows<T, W, 1>(vectors);
     case 2: return TileOfRows<T, W, 2>(vectors);
     case 3: return TileOfRows<T, W, 3>(vectors);
-#if HWY_TARGET == HWY_AVX3
     case 4: return TileOfRows<T, W, 4>(vectors);
     case 5: return TileOfRows<T, W, 5>(vectors);
     case 6: return TileOfRows<T, W, 6>(vectors);
-#endif
     default: return nullptr;
   }
 }
