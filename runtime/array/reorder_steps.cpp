@@ -38,6 +38,16 @@ std::vector<std::int64_t> turned_rows(const SequenceOrder& to, const std::vector
   return rows;
 }
 
+/// Bytes of a step from which on a slot of its own costs less than a copy.
+constexpr std::int64_t worth_a_slot = 8 << 10;
+
+/// Whether each step of one order is a step of the other, and large: all sequences are equally long.
+bool steps_are_whole(const SequenceOrder& order, const Tensor& rows) {
+  const std::int64_t steps = order.steps();
+  return steps > 0 && order.live(0) == order.live(steps - 1) &&
+         rows.elements() / steps * static_cast<std::int64_t>(size_of(rows.dtype())) >= worth_a_slot;
+}
+
 }  // namespace
 
 task<TensorArray> reorder_steps(TensorArray array, SequenceOrder from, SequenceOrder to, StreamRef stream,
@@ -50,6 +60,15 @@ task<TensorArray> reorder_steps(TensorArray array, SequenceOrder from, SequenceO
     const std::vector<std::int64_t> offsets = step_offsets(to);
     if (filled->offsets == offsets) {
       DDim dims = filled->whole.dims();
+      if (steps_are_whole(to, filled->whole)) {
+        dims[0] = DDim::unknown;
+        const TensorArray made = TensorArray(SlotIndex(to.steps()), to).of(filled->whole.dtype(), dims);
+        for (std::int64_t step = 0; step < to.steps(); ++step) {
+          const auto from_end = static_cast<std::size_t>(to.steps() - 1 - step);
+          made.write(step, LoDTensor(filled->whole.rows(offsets[from_end], offsets[from_end + 1])));
+        }
+        co_return made;
+      }
       Tensor slab(filled->whole.dtype(), dims, memory != nullptr ? memory : stream.memory());
       gather_rows(filled->whole, turned_rows(to, offsets), slab, stream);
       dims[0] = DDim::unknown;

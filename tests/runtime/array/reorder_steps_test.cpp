@@ -50,6 +50,22 @@ TEST_CASE("slots of sequences from their beginnings become those from their ends
   CHECK(made.filled() != nullptr);
 }
 
+TEST_CASE("large steps of sequences of one length are views of the slots they were") {
+  CpuDevice cpu;
+  const LoD lod = LoD::from_lengths({{5, 5, 5}});
+  constexpr std::int64_t width = 1 << 10;
+  Rows values;
+  for (std::int64_t i = 0; i < width * lod.rows(); ++i) values.push_back(static_cast<float>(i));
+  const LoDTensor x(Tensor::from(values, {lod.rows(), width}), lod);
+  const auto [steps, order] = unpack(x, 0, true, cpu.stream(0));
+  const auto [turned, reverse] = unpack(x, 0, true, cpu.stream(0), true);
+  const TensorArray made = run_fifo(reorder_steps(steps, order, reverse, cpu.stream(0)));
+  CHECK(run_fifo(rows_of(made)) == run_fifo(rows_of(turned)));
+  CHECK(*made.order() == reverse);
+  const std::vector<SlotValue> from = run_fifo(steps.values()), to = run_fifo(made.values());
+  CHECK(to[0].tensor().raw() == from[4].tensor().raw());
+}
+
 TEST_CASE("the slots are those of unpack behind pack for any two orders of the same sequences") {
   const std::uint64_t seed = 17;
   CAPTURE(seed);

@@ -293,9 +293,22 @@ void RowCompiler::drop_copies() {
       use.writer = i;
     }
   }
-  const auto flat = [](const RowOp& op, const RowOperand& x) {
-    return x.inner_step == 1 && (op.outer == 1 || x.outer_step == op.inner);
+  const auto is_elementwise = [](const RowOp& op) {
+    return op.kind == RowOp::Kind::unary || op.kind == RowOp::Kind::binary || op.kind == RowOp::Kind::where;
   };
+  // Whether an op has elements [begin, end) of a register among its operands. Only of copies and of elementwise ops is known which they have.
+  const auto meets = [&](const RowOp& op, int reg, std::int64_t begin, std::int64_t end) {
+    const bool known = op.kind == RowOp::Kind::copy || is_elementwise(op);
+    for (const RowOperand& x : {op.out, op.out2, op.in[0], op.in[1], op.in[2]}) {
+      if (x.reg != reg) continue;
+      const std::int64_t ends[2] = {(op.outer - 1) * x.outer_step, (op.inner - 1) * x.inner_step};
+      const std::int64_t first = x.begin + std::min<std::int64_t>(ends[0], 0) + std::min<std::int64_t>(ends[1], 0);
+      const std::int64_t last = x.begin + std::max<std::int64_t>(ends[0], 0) + std::max<std::int64_t>(ends[1], 0);
+      if (!known || (first < end && last >= begin)) return true;
+    }
+    return false;
+  };
+  const auto flat = [](const RowOp& op, const RowOperand& x) { return x.inner_step == 1 && (op.outer == 1 || x.outer_step == op.inner); };
   std::set<std::size_t> dropped;
   for (std::size_t i = 0; i < desc_.ops.size(); ++i) {
     const RowOp& copy = desc_.ops[i];
@@ -304,8 +317,11 @@ void RowCompiler::drop_copies() {
     const Use& use = uses[static_cast<std::size_t>(copy.in[0].reg)];
     if (reg.kind != RowRegister::Kind::scratch || use.writes != 1 || use.reads != 1 || copy.outer * copy.inner != reg.width) continue;
     RowOp& writer = desc_.ops[use.writer];
-    const bool elementwise = writer.kind == RowOp::Kind::unary || writer.kind == RowOp::Kind::binary || writer.kind == RowOp::Kind::where;
-    if (!elementwise || !flat(writer, writer.out) || writer.out.begin != 0 || writer.outer * writer.inner != reg.width) continue;
+    if (!is_elementwise(writer) || !flat(writer, writer.out) || writer.out.begin != 0 || writer.outer * writer.inner != reg.width) continue;
+    // An op between them may fill the whole row, as a pad does, before its inside is copied.
+    if (std::any_of(desc_.ops.begin() + static_cast<std::ptrdiff_t>(use.writer), desc_.ops.begin() + static_cast<std::ptrdiff_t>(i),
+                    [&](const RowOp& between) { return meets(between, copy.out.reg, copy.out.begin, copy.out.begin + reg.width); }))
+      continue;
     writer.out = {copy.out.reg, copy.out.begin, writer.inner, 1};
     dropped.insert(i);
   }

@@ -659,6 +659,31 @@ TEST_CASE("numbers around several axes of a row run in one piece") {
   CHECK(compare(program, {{"x", random_tensor(random, {4, 2, 3, 4, 5})}, {"start", random_tensor(random, {2, 3, 7, 9})}}) == 1);
 }
 
+TEST_CASE("values that a loop computes stand between numbers, and beside each other, in one piece") {
+  using Ints = std::vector<std::int64_t>;
+  Random random(35);
+  const auto padded = [](const Var& x) { return call1("pad", {x}, {{"pads", Ints{0, 1, 0, 2}}, {"mode", std::string("constant")}}); };
+  const auto over = [](const auto& f) {
+    return over_rows({"rows",
+                      3,
+                      {6},
+                      [f](const Var& x, const std::vector<Var>& states) {
+                        const Var next = states[0] * 0.5f + f(x);
+                        return CellStep{next, {next}};
+                      }},
+                     true, false);
+  };
+  const Program programs[] = {over([&](const Var& x) { return padded(tanh(x)); }),
+                              over([&](const Var& x) { return padded(tanh(x)) + concat({sigmoid(x), tanh(x) * x}, -1); }),
+                              over([&](const Var& x) {
+                                const Var u = tanh(x);
+                                return concat({u, u * 2.0f}, -1) - padded(x * 3.0f);
+                              })};
+  for (const Program& program : programs)
+    CHECK(compare(program, {{"x", LoDTensor(random_tensor(random, {9, 3}), LoD::from_lengths({{4, 0, 5}}))},
+                            {"boot0", random_tensor(random, {3, 6})}}) == 1);
+}
+
 TEST_CASE("loops without an axis for sequences pass slots to each other, backwards too") {
   Random random(32);
   Program program;
