@@ -55,6 +55,11 @@ std::vector<std::string> open_extents(const Program& program) {
   return names;
 }
 
+/// Whether an iteration hands something on: what is known at the start and only read says nothing of the axis.
+bool carries(const Recurrence& made) {
+  return std::any_of(made.states.begin(), made.states.end(), [](const Recurrence::State& state) { return state.changes; });
+}
+
 /// The recurrence over the first named extent along which the program carries a state that changes: inputs with that extent are live, the others are
 /// given. The names tell the time of x: f32[batch, time, 5] from the batch of h0: f32[1, batch, 8], which the axes alone do not. None: no extent gives one.
 std::optional<Recurrence> over_named_extent(const Program& program, const RecurrenceOptions& options) {
@@ -62,7 +67,7 @@ std::optional<Recurrence> over_named_extent(const Program& program, const Recurr
     try {
       Recurrence made = finished(lowering::StepBuilder(program, options, 0, extent).build());
       made.extent = extent;
-      if (std::any_of(made.states.begin(), made.states.end(), [](const Recurrence::State& state) { return state.changes; })) return made;
+      if (carries(made)) return made;
     } catch (const UnsupportedError&) {  // The axes say why: a name says no more.
     } catch (const ProgramError&) {
     }
@@ -123,7 +128,7 @@ Recurrence make_recurrence(const Program& program, const RecurrenceOptions& opti
     try {
       Recurrence made = finished(lowering::StepBuilder(program, options, axis).build());
       if (axes.size() > 1) made.axis = axis;
-      if (!made.states.empty() || axes.size() == 1) return made;
+      if (carries(made) || axes.size() == 1) return made;
       if (!stateless) stateless = std::move(made);
     } catch (const UnsupportedError& error) {
       refused.emplace_back(axis, error.what());

@@ -148,7 +148,9 @@ VarType type_of_onnx(const onnx::TypeProto& type, const std::string& where) {
 
 std::vector<std::string> extents_of_onnx(const onnx::TypeProto& type) {
   std::vector<std::string> names;
-  for (const auto& dim : type.tensor_type().shape().dim()) names.push_back(dim.dim_param());
+  // A name that no line of text can hold names nothing.
+  for (const auto& dim : type.tensor_type().shape().dim())
+    names.push_back(internal::printable(dim.dim_param()) == "'" + dim.dim_param() + "'" ? dim.dim_param() : std::string());
   const bool named = std::any_of(names.begin(), names.end(), [](const std::string& name) { return !name.empty(); });
   return named ? names : std::vector<std::string>();
 }

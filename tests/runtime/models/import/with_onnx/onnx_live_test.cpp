@@ -224,6 +224,30 @@ TEST_CASE("The names of extents tell the rows from the batch of a state that is 
   CHECK(testing::StepByStep(recurrence).run(x, {h0}) == testing::bytes_of(whole["y"].tensor()));
 }
 
+TEST_CASE("A value that is given and only read does not make the batch the rows") {
+  Live graph({-1, -1, 4});
+  graph.input("speaker", {1, 4});
+  name_extents(graph, 0, {"batch", "time", ""});
+  graph.node("Add", {"x", "speaker"}, {"spoken"});
+  graph.node("Transpose", {"spoken"}, {"by time"}).set("perm", Ints{1, 0, 2});
+  graph.node("GRU", {"by time", "W", "R"}, {"of time"}).set("hidden_size", 4);
+  graph.node("Transpose", {"of time"}, {"y"}).set("perm", Ints{2, 0, 1, 3});
+  const Program program = parse(graph);
+  const Recurrence recurrence = make_recurrence(program);
+  CHECK(recurrence.axis == 1);
+  testing::Random random(6);
+  const Tensor x = testing::random_tensor(random, {6, 1, 4});
+  const Tensor speaker = testing::random_tensor(random, {1, 4});
+  const RunResult whole = testing::run_fifo(run(program, Feeds{{"x", x.reshape({1, 6, 4})}, {"speaker", speaker}}));
+  CHECK(testing::StepByStep(recurrence).run(x, {speaker}) == testing::bytes_of(whole["y"].tensor()));
+}
+
+TEST_CASE("Names of extents that no line of text can hold are left out") {
+  const Program program = parse(batch_first({"batch", "ti\x1b[31mme", ""}, {"", "b\xff", ""}));
+  CHECK(program.inputs()[0].extents == std::vector<std::string>{"batch", "", ""});
+  CHECK(program.inputs()[1].extents.empty());
+}
+
 TEST_CASE("Extents without names, or with one name for two axes, leave the rows unclear") {
   CHECK_THROWS_AS(make_recurrence(parse(batch_first({"n", "n", ""}, {"", "n", ""}))), UnsupportedError);
   CHECK_THROWS_AS(make_recurrence(parse(batch_first({"", "time", ""}, {"", "time", ""}))), UnsupportedError);
