@@ -8,6 +8,7 @@
 
 #include <millrace/runtime/array/array_core.h>
 #include <millrace/runtime/array/slot_waits.h>
+#include <millrace/tensor/error.h>
 
 namespace millrace {
 
@@ -21,7 +22,8 @@ namespace millrace {
 ///     }
 ///
 /// A writer that is bound to a task (given at registration, or by `bind` in a task it was handed to) must go before that task ends; it lets
-/// a cycle of tasks that wait for each other's slots be found while other tasks still run. Move-only, used by one task at a time.
+/// a cycle of tasks that wait for each other's slots be found while other tasks still run. Move-only, used by one task at a time; each member of a writer
+/// that was moved from throws ArgumentError.
 class ArrayWriter {
  public:
   ArrayWriter(std::shared_ptr<detail::ArrayCore> core, std::string name, TaskInfo* task, bool outside = false)
@@ -42,14 +44,22 @@ class ArrayWriter {
   }
 
   /// Binds the writer to the task that writes from now on.
-  void bind(TaskInfo& task) { core_->bind_writer(*entry_, &task); }
-  const std::string& name() const noexcept { return entry_->name; }
+  void bind(TaskInfo& task) {
+    detail::WriterEntry& mine = entry();
+    core_->bind_writer(mine, &task);
+  }
+  const std::string& name() const { return entry().name; }
 
   /// As the calls of the array; the array's errors then name this writer and the slot it wrote last.
-  SlotWrite write(std::int64_t index, LoDTensor value) { return SlotWrite(core_, index, std::move(value), entry_.get()); }
-  SlotWrite append(LoDTensor value) { return SlotWrite(core_, detail::ArrayCore::append, std::move(value), entry_.get()); }
+  SlotWrite write(std::int64_t index, LoDTensor value) { return SlotWrite(core_, index, std::move(value), &entry()); }
+  SlotWrite append(LoDTensor value) { return SlotWrite(core_, detail::ArrayCore::append, std::move(value), &entry()); }
 
  private:
+  detail::WriterEntry& entry() const {
+    if (entry_ == nullptr) throw ArgumentError("array writer: expected a writer, found one that was moved from");
+    return *entry_;
+  }
+
   std::shared_ptr<detail::ArrayCore> core_;
   std::unique_ptr<detail::WriterEntry> entry_;
 };

@@ -299,8 +299,9 @@ Executable::Executable(Program program, std::shared_ptr<Device> device) {
   compiled_ = std::move(made);
 }
 
-const Program& Executable::program() const noexcept { return compiled_->program; }
-Device& Executable::device() const noexcept { return *compiled_->device; }
-const std::vector<LoopGroup>& Executable::loop_groups() const noexcept { return compiled_->loop_groups; }
+const Program& Executable::program() const { return compiled().program; }
+Device& Executable::device() const { return *compiled().device; }
+const std::vector<LoopGroup>& Executable::loop_groups() const { return compiled().loop_groups; }
+void Executable::fail_moved() { throw ArgumentError("executable: expected a compiled program, found one that was moved from"); }
 
 }  // namespace millrace

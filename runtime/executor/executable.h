@@ -13,21 +13,27 @@ namespace millrace {
 struct CompiledProgram;
 
 /// A program made ready for one device: ops resolved, constants folded, weights placed and packed, streams chosen, and for each loop the
-/// backends that may run it. Immutable and shared by copy; any number of runs may use it at the same time.
+/// backends that may run it. Immutable and shared by copy; any number of runs may use it at the same time. Of one that was moved from, each member and
+/// a run throw ArgumentError.
 class Executable {
  public:
   /// ProgramError when the program holds an op that no device can run. `device` null: a CPU device of its own with one thread.
   explicit Executable(Program program, std::shared_ptr<Device> device = nullptr);
 
   /// The program as it runs: constants are folded, results that nobody reads are gone.
-  const Program& program() const noexcept;
-  Device& device() const noexcept;
+  const Program& program() const;
+  Device& device() const;
   /// Loops of block 0 that may run concurrently (lowering/loop_groups.h).
-  const std::vector<LoopGroup>& loop_groups() const noexcept;
+  const std::vector<LoopGroup>& loop_groups() const;
   /// Internal to the executor (compiled_program.h).
-  const CompiledProgram& compiled() const noexcept { return *compiled_; }
+  const CompiledProgram& compiled() const {
+    if (compiled_ == nullptr) fail_moved();
+    return *compiled_;
+  }
 
  private:
+  [[noreturn]] static void fail_moved();
+
   std::shared_ptr<const CompiledProgram> compiled_;
 };
 

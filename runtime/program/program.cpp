@@ -89,12 +89,20 @@ Program::Program(std::shared_ptr<const OpRegistry> registry) : registry_(registr
   blocks_.emplace_back();
 }
 
+void Program::fail_index(const char* what, int index, std::size_t count) const {
+  check_present();
+  throw IndexError(fmt::format("program: expected one of {} {}s, found {} {}", count, what, what, index));
+}
+
+void Program::fail_moved() { throw ProgramError("program: expected a program, found one that was moved from"); }
+
 VarId Program::find_var(const std::string& name) const noexcept {
   const auto found = names_.find(name);
   return found == names_.end() ? no_var : found->second;
 }
 
 VarId Program::add_var(const std::string& name, VarType type, int block) {
+  check_present();
   const std::string word = as_word(name);
   std::string unique = word;
   if (name.empty() || reserved(word) || names_.contains(unique)) {
@@ -112,6 +120,7 @@ VarId Program::add_var(const std::string& name, VarType type, int block) {
 bool Program::is_name(const std::string& text) { return text == as_word(text) && !reserved(text); }
 
 int Program::add_block(int parent) {
+  check_present();
   int depth = 0;
   for (int at = parent; at >= 0; at = block(at).parent_idx) ++depth;
   if (depth > deepest_block)
@@ -125,7 +134,7 @@ int Program::add_block(int parent) {
 }
 
 std::vector<VarType> Program::infer(int block, const Op& op) const {
-  const OpDef& def = registry_->at(op.type);
+  const OpDef& def = registry().at(op.type);
   InferContext context(*this, op, block);
   try {
     check_inputs(def, op);
@@ -146,7 +155,7 @@ std::vector<VarId> Program::append(int block, Op op, const std::vector<std::stri
     const std::string wanted = i < output_names.size() && !output_names[i].empty() ? output_names[i] : op.type;
     op.outputs.push_back(add_var(wanted, types[i], block));
   }
-  if (const auto& stores = registry_->at(op.type).stores) refine_array(op.inputs.at(stores->first), op.inputs.at(stores->second));
+  if (const auto& stores = registry().at(op.type).stores) refine_array(op.inputs.at(stores->first), op.inputs.at(stores->second));
   std::vector<VarId> outputs = op.outputs;
   append_raw(block, std::move(op));
   return outputs;
@@ -225,6 +234,7 @@ void Program::check_results_visible(const Op& op) const {
 }
 
 VarId Program::add_input(const std::string& name, VarType type, std::vector<std::string> extents) {
+  check_present();
   expect_port_name("input", name);
   if (std::cmp_greater(extents.size(), type.shape ? type.rank() : 0))
     throw ArgumentError(fmt::format("input {}: expected a name for each axis of {} at most, found {}", internal::printable(name),
@@ -247,6 +257,7 @@ VarId Program::add_parameter(const std::string& name, Tensor value) {
 }
 
 void Program::add_output(const std::string& name, VarId var) {
+  check_present();
   expect_port_name("output", name);
   try {
     check_visible(0, var);

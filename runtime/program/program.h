@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <set>
@@ -45,7 +46,8 @@ struct Block {
 };
 
 /// A program is plain data: blocks of ops over vars. It is built by `build::` or an importer, printed, saved, loaded, checked and
-/// rewritten; `run` evaluates it. Copies are deep but for the weights. Not thread-safe while it changes.
+/// rewritten; `run` evaluates it. Copies are deep but for the weights. Not thread-safe while it changes. One that was moved from has no vars, blocks or
+/// ports: it may be assigned to, and all else that needs them is a ProgramError that says so.
 class Program {
  public:
   /// An input or output by the name that users feed and fetch.
@@ -59,17 +61,21 @@ class Program {
   /// `registry` holds the ops; null means the standard ones.
   explicit Program(std::shared_ptr<const OpRegistry> registry = nullptr);
 
-  const OpRegistry& registry() const noexcept { return *registry_; }
-  const std::shared_ptr<const OpRegistry>& shared_registry() const noexcept { return registry_; }
+  const OpRegistry& registry() const { return *shared_registry(); }
+  const std::shared_ptr<const OpRegistry>& shared_registry() const {
+    check_present();
+    return registry_;
+  }
 
   const std::vector<VarDef>& vars() const noexcept { return vars_; }
-  const VarDef& var(VarId id) const { return vars_.at(static_cast<std::size_t>(id)); }
-  VarDef& var(VarId id) { return vars_.at(static_cast<std::size_t>(id)); }
+  /// IndexError where there is no such var; so `block`.
+  const VarDef& var(VarId id) const { return vars_[checked("var", id, vars_.size())]; }
+  VarDef& var(VarId id) { return vars_[checked("var", id, vars_.size())]; }
   /// The var of that name, or `no_var`.
   VarId find_var(const std::string& name) const noexcept;
   const std::vector<Block>& blocks() const noexcept { return blocks_; }
-  const Block& block(int index) const { return blocks_.at(static_cast<std::size_t>(index)); }
-  Block& block(int index) { return blocks_.at(static_cast<std::size_t>(index)); }
+  const Block& block(int index) const { return blocks_[checked("block", index, blocks_.size())]; }
+  Block& block(int index) { return blocks_[checked("block", index, blocks_.size())]; }
 
   /// Whether vars may be called that: letters, digits and `_./`, no digit first, and no keyword of the text form.
   static bool is_name(const std::string& text);
@@ -117,6 +123,16 @@ class Program {
   std::string to_string() const;
 
  private:
+  std::size_t checked(const char* what, int index, std::size_t count) const {
+    const auto place = static_cast<std::size_t>(index);
+    if (place >= count) fail_index(what, index, count);
+    return place;
+  }
+  void check_present() const {
+    if (registry_ == nullptr) fail_moved();
+  }
+  [[noreturn]] void fail_index(const char* what, int index, std::size_t count) const;
+  [[noreturn]] static void fail_moved();
   void check_visible(int block, VarId id) const;
   void check_visible(int block, const Op& op) const;
   void check_results_visible(const Op& op) const;

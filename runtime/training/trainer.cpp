@@ -109,28 +109,33 @@ Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
+Trainer::State& Trainer::state() const {
+  if (state_ == nullptr) throw ArgumentError("trainer: expected a trainer, found one that was moved from");
+  return *state_;
+}
+
 Trainer::Gradients Trainer::compute(Feeds feeds) {
-  if (!state_->alone) {
-    Program program = state_->differentiated;
+  if (!state().alone) {
+    Program program = state().differentiated;
     skip_repacking(program, true);
-    state_->alone = std::make_unique<FedProgram>(std::move(program), state_->device);
+    state().alone = std::make_unique<FedProgram>(std::move(program), state().device);
   }
   Gradients made;
-  made.outputs = state_->alone->run(state_->weights, std::move(feeds), state_->options.run);
-  made.loss = made.outputs[state_->options.loss].tensor().item();
-  state_->check_loss(made.loss);
-  for (const std::string& name : state_->trained) made.by_name.emplace(name, made.outputs[gradient_name(name)].tensor());
+  made.outputs = state().alone->run(state().weights, std::move(feeds), state().options.run);
+  made.loss = made.outputs[state().options.loss].tensor().item();
+  state().check_loss(made.loss);
+  for (const std::string& name : state().trained) made.by_name.emplace(name, made.outputs[gradient_name(name)].tensor());
   return made;
 }
 
 Trainer::Gradients Trainer::compute(Feeds feeds, Communicator& ranks, double share) {
-  const auto sum = std::make_shared<GradientSum>(ranks, state_->gradient_items(), share);
+  const auto sum = std::make_shared<GradientSum>(ranks, state().gradient_items(), share);
   Gradients made;
   double loss = 0;
   if (share > 0) {
-    if (!state_->among_ranks) state_->among_ranks = std::make_unique<FedProgram>(state_->differentiated, state_->device);
-    made.outputs = state_->among_ranks->run(state_->weights, std::move(feeds), state_->options.run, sum);
-    loss = made.outputs[state_->options.loss].tensor().item() * share;
+    if (!state().among_ranks) state().among_ranks = std::make_unique<FedProgram>(state().differentiated, state().device);
+    made.outputs = state().among_ranks->run(state().weights, std::move(feeds), state().options.run, sum);
+    loss = made.outputs[state().options.loss].tensor().item() * share;
   } else {
     sum->send_zeros();
   }
@@ -139,17 +144,17 @@ Trainer::Gradients Trainer::compute(Feeds feeds, Communicator& ranks, double sha
   Tensor total = Tensor::scalar(loss);
   ranks.all_reduce(total, total, Reduce::sum, stream).wait();
   made.loss = total.item();
-  state_->check_loss(made.loss);  // the same on all ranks
-  for (const std::string& name : state_->trained) made.by_name.emplace(name, sums.at(gradient_name(name)));
+  state().check_loss(made.loss);  // the same on all ranks
+  for (const std::string& name : state().trained) made.by_name.emplace(name, sums.at(gradient_name(name)));
   return made;
 }
 
 double Trainer::apply(Tensors gradients) {
-  const double norm = clip(gradients, state_->options.clipping);
+  const double norm = clip(gradients, state().options.clipping);
   if (!std::isfinite(norm))
-    throw TrainingError(state_->place() + "expected finite gradients, found a norm of " + text(norm) +
+    throw TrainingError(state().place() + "expected finite gradients, found a norm of " + text(norm) +
                         ": a smaller learning rate or clipping by value may help");
-  state_->optimizer.update(state_->weights, gradients, state_->options.schedule.at(state_->optimizer.steps()));
+  state().optimizer.update(state().weights, gradients, state().options.schedule.at(state().optimizer.steps()));
   return norm;
 }
 
@@ -164,37 +169,37 @@ Trainer::Step Trainer::step(Feeds feeds) {
 }
 
 RunResult Trainer::evaluate(Feeds feeds) {
-  if (!state_->evaluation) state_->evaluation = std::make_unique<FedProgram>(with_fed_weights(state_->model), state_->device);
-  return state_->evaluation->run(state_->weights, std::move(feeds), state_->options.run);
+  if (!state().evaluation) state().evaluation = std::make_unique<FedProgram>(with_fed_weights(state().model), state().device);
+  return state().evaluation->run(state().weights, std::move(feeds), state().options.run);
 }
 
-double Trainer::learning_rate() const { return state_->options.schedule.at(steps()); }
-std::int64_t Trainer::steps() const noexcept { return state_->optimizer.steps(); }
-const Tensors& Trainer::weights() const noexcept { return state_->weights; }
+double Trainer::learning_rate() const { return state().options.schedule.at(steps()); }
+std::int64_t Trainer::steps() const { return state().optimizer.steps(); }
+const Tensors& Trainer::weights() const { return state().weights; }
 
 void Trainer::set_weights(const Tensors& weights) {
-  static_cast<void>(extract(state_->model, {}, weights));  // checks names and types
-  for (const auto& [name, value] : weights) state_->weights.at(name) = value.copy_to(CpuPlace{});
+  static_cast<void>(extract(state().model, {}, weights));  // checks names and types
+  for (const auto& [name, value] : weights) state().weights.at(name) = value.copy_to(CpuPlace{});
 }
 
-Program Trainer::trained(const std::vector<std::string>& outputs) const { return extract(state_->model, outputs, state_->weights); }
+Program Trainer::trained(const std::vector<std::string>& outputs) const { return extract(state().model, outputs, state().weights); }
 
 void Trainer::save(Checkpoint& checkpoint) const {
   checkpoint.step = steps();
-  checkpoint.tensors["weights"] = state_->weights;
-  checkpoint.tensors["optimizer"] = state_->optimizer.state();
+  checkpoint.tensors["weights"] = state().weights;
+  checkpoint.tensors["optimizer"] = state().optimizer.state();
 }
 
 void Trainer::restore(const Checkpoint& checkpoint) {
   const auto weights = checkpoint.tensors.find("weights"), optimizer = checkpoint.tensors.find("optimizer");
   if (weights == checkpoint.tensors.end() || optimizer == checkpoint.tensors.end())
     throw ArgumentError("trainer: expected weights and optimizer in the checkpoint, found a part of them");
-  for (const auto& [name, value] : state_->weights)
+  for (const auto& [name, value] : state().weights)
     if (!weights->second.contains(name)) throw ArgumentError("trainer: expected a weight '" + name + "' in the checkpoint, found none");
-  Optimizer restored(state_->options.optimizer);
+  Optimizer restored(state().options.optimizer);
   restored.restore(optimizer->second);
   set_weights(weights->second);
-  state_->optimizer = std::move(restored);
+  state().optimizer = std::move(restored);
 }
 
 }  // namespace millrace::training

@@ -36,7 +36,8 @@ struct TrainerOptions {
 /// first step, with its gradients, and at the first evaluation, without, and each step is a run of the former with the weights as inputs, then one
 /// update. Nothing is compiled again. The same program, options and feeds give the same bits, whatever `threads` is.
 ///
-/// Runs block the calling thread, which must not be one of a runtime (BlockingError). Not thread-safe.
+/// Runs block the calling thread, which must not be one of a runtime (BlockingError). Not thread-safe. Each member of a trainer that was moved from throws
+/// ArgumentError.
 class Trainer {
  public:
   /// ArgumentError for numbers of `options` that are out of their range and for a loss or a frozen weight that is not there, ProgramError for a loss that is no floating scalar or that depends on no
@@ -74,10 +75,10 @@ class Trainer {
   /// The model's outputs with the weights as they are now.
   RunResult evaluate(Feeds feeds);
 
-  std::int64_t steps() const noexcept;
+  std::int64_t steps() const;
   /// Of the next update.
   double learning_rate() const;
-  const Tensors& weights() const noexcept;
+  const Tensors& weights() const;
   /// Sets the weights that are given; the others stay. ArgumentError, DTypeError or ShapeError, and nothing is changed, unless they are like those of the model.
   void set_weights(const Tensors& weights);
   /// The model with the weights as they are now, and only these of its outputs (extract.h).
@@ -90,6 +91,8 @@ class Trainer {
 
  private:
   struct State;
+  State& state() const;
+
   std::unique_ptr<State> state_;
 };
 

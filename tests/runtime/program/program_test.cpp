@@ -45,6 +45,35 @@ TEST_CASE("names are made unique, and words that a name may not be") {
   CHECK(program.find_var("none") == no_var);
 }
 
+TEST_CASE("a program that was moved from says so in each member that needs one") {
+  Program moved;
+  const VarId x = moved.add_input("x", two);
+  moved.append(0, relu(x));
+  Program program = std::move(moved);
+  const char* const why = "program: expected a program, found one that was moved from";
+  // NOLINTBEGIN(bugprone-use-after-move)
+  CHECK_THROWS_WITH_AS(moved.registry(), why, ProgramError);
+  CHECK_THROWS_WITH_AS(moved.shared_registry(), why, ProgramError);
+  CHECK_THROWS_WITH_AS(moved.var(x), why, ProgramError);
+  CHECK_THROWS_WITH_AS(moved.block(0), why, ProgramError);
+  CHECK_THROWS_WITH_AS(moved.add_var("y", two), why, ProgramError);
+  CHECK_THROWS_WITH_AS(moved.add_block(-1), why, ProgramError);
+  CHECK_THROWS_WITH_AS(moved.append(0, relu(x)), why, ProgramError);
+  CHECK_THROWS_WITH_AS(moved.append_raw(0, relu(x)), why, ProgramError);
+  CHECK_THROWS_WITH_AS(moved.rename(x, "y"), why, ProgramError);
+  CHECK_THROWS_WITH_AS(moved.add_input("y", two), why, ProgramError);
+  CHECK_THROWS_WITH_AS(moved.add_parameter("w", Tensor::from<float>({1})), why, ProgramError);
+  CHECK_THROWS_WITH_AS(moved.add_output("y", x), why, ProgramError);
+  CHECK_THROWS_WITH_AS(moved.to_string(), why, ProgramError);
+  CHECK(moved.vars().empty());
+  CHECK(moved.find_var("x") == no_var);
+  // NOLINTEND(bugprone-use-after-move)
+  moved = std::move(program);
+  CHECK(moved.var(x).name == "x");
+  CHECK_THROWS_WITH_AS(moved.var(7), "program: expected one of 2 vars, found var 7", IndexError);
+  CHECK_THROWS_WITH_AS(moved.block(-1), "program: expected one of 1 blocks, found block -1", IndexError);
+}
+
 TEST_CASE("a var is renamed to a free name that the text form can hold") {
   Program program;
   const VarId a = program.add_var("a", two);

@@ -293,3 +293,24 @@ TEST_CASE("weights of bf16 are trained through master copies") {
   trainer.save(checkpoint);
   CHECK(checkpoint.tensors.at("optimizer").at("lstm_0_input/master").dtype() == DType::f32);
 }
+
+TEST_CASE("a trainer that was moved from says so in each member") {
+  Trainer moved(sequence_classifier(3, 4, 2));
+  Trainer trainer = std::move(moved);
+  const char* const why = "trainer: expected a trainer, found one that was moved from";
+  Checkpoint checkpoint;
+  // NOLINTBEGIN(bugprone-use-after-move)
+  CHECK_THROWS_WITH_AS(moved.step({}), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.compute({}), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.apply({}), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.evaluate({}), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.steps(), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.learning_rate(), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.weights(), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.set_weights({}), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.trained({}), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.save(checkpoint), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.restore(checkpoint), why, ArgumentError);
+  // NOLINTEND(bugprone-use-after-move)
+  CHECK(trainer.steps() == 0);
+}
