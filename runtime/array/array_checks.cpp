@@ -78,7 +78,7 @@ void ArrayCore::check_write(std::int64_t index, const LoDTensor& value) const {
                           ": a slot is written once; write another slot, or carry the value in a variable");
 }
 
-void ArrayCore::check_value(std::int64_t index, const LoDTensor& value) {
+void ArrayCore::check_value(std::int64_t index, const LoDTensor& value) const {
   value.tensor().check_written();
   const DDim& dims = value.dims();
   if (dtype_ && *dtype_ != value.dtype())
@@ -90,13 +90,17 @@ void ArrayCore::check_value(std::int64_t index, const LoDTensor& value) {
     if (!fits) throw ShapeError(slot_text(index) + ": expected " + dims_->to_string() + " as in the array, found " + dims.to_string());
   }
   check_rows(index, value);
-  dtype_ = value.dtype();
+}
+
+/// The first slot that is written says what fits.
+void ArrayCore::take_type(DType dtype, const DDim& dims) {
+  dtype_ = dtype;
   if (dims_) return;
   dims_ = dims;
   if (dims.rank() > 0) (*dims_)[0] = DDim::unknown;  // a ragged batch: steps differ in rows
 }
 
-void ArrayCore::check_fill(const FilledSlots& slots) {
+void ArrayCore::check_fill(const FilledSlots& slots) const {
   if (kind_ != Kind::fixed) throw ArgumentError(text() + ": only a fixed array is filled at once");
   if (filled_ != nullptr && limit_ > 0) check_write(0, LoDTensor(slots.whole));
   if (slots.offsets.empty() || std::cmp_not_equal(slots.offsets.size() - 1, limit_) || slots.whole.rank() == 0 ||

@@ -235,6 +235,7 @@ bool ArrayCore::write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, 
   if (appended) index = size_;
   check_write(index, value);
   check_value(index, value);
+  take_type(value.dtype(), value.dims());
   value.tensor().storage()->freeze();
   value.tensor().ready().expect();  // readers come later, when the writer's stream is at other slots
   if (writer != nullptr) writer->last = index;
@@ -259,6 +260,41 @@ bool ArrayCore::write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, 
   return false;
 }
 
+void ArrayCore::scatter(const std::vector<std::int64_t>& indices, const Tensor& rows) {
+  std::map<std::int64_t, Slot> made;  // nothing below the checks throws
+  Wakeups wakeups;
+  const std::lock_guard lock(mutex_);
+  for (std::size_t k = 0; k < indices.size(); ++k) {
+    const std::int64_t index = indices[k];
+    const LoDTensor value(rows.select(0, static_cast<std::int64_t>(k)));
+    check_write(index, value);
+    check_value(index, value);
+    if (kind_ == Kind::window && (is_rendezvous() || index - base_ >= room()))
+      throw WindowError(
+          slot_text(index) +
+          ": expected room for all slots of a scatter, found none for this one: a scatter cannot wait; write the slots one by one");
+    Slot slot;
+    slot.value = value;
+    slot.written = true;
+    if (!made.emplace(index, std::move(slot)).second)
+      throw WrittenTwiceError(slot_text(index) + ": expected each slot once in a scatter, found it twice");
+  }
+  if (made.empty()) return;
+  rows.storage()->freeze();
+  rows.ready().expect();  // as in `write`
+  take_type(rows.dtype(), made.begin()->second.value.dims());
+  size_ = std::max(size_, made.rbegin()->first + 1);
+  for (auto& [index, slot] : made) {
+    const auto waited = slots_.find(index);
+    if (waited == slots_.end()) continue;
+    waited->second.value = std::move(slot.value);
+    waited->second.written = true;
+    wake_slot(waited->second, wakeups);
+  }
+  slots_.merge(made);
+  advance_watermark(wakeups);
+}
+
 void ArrayCore::fill(FilledSlots slots, std::int64_t issued) {
   Wakeups wakeups;
   const std::lock_guard lock(mutex_);
@@ -268,6 +304,7 @@ void ArrayCore::fill(FilledSlots slots, std::int64_t issued) {
       throw ArgumentError(text() + ": expected contiguous rows to be filled piece by piece, found " + slots.whole.to_string());
   }
   check_fill(slots);
+  if (limit_ > 0) take_type(slots.whole.dtype(), slots.slot(0).dims());
   filled_ = std::make_shared<const FilledSlots>(std::move(slots));
   issued_ = issued;
   wake_issued(wakeups);

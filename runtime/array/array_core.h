@@ -110,7 +110,8 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   /// Writes slot `index`, or, with `append`, the one behind the highest written. True: placed. False: the window is full and the value is
   /// parked in `waiter`; or the window is a rendezvous (capacity 0), whose write waits until the slot was read.
   bool write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, WriterEntry* writer);
-  /// The contracts of TensorArray::fill, begin_fill and issue.
+  /// The contracts of TensorArray::scatter, fill, begin_fill and issue.
+  void scatter(const std::vector<std::int64_t>& indices, const Tensor& rows);
   void fill(FilledSlots slots, std::int64_t issued);
   void issue(std::int64_t slots);
   std::shared_ptr<const FilledSlots> filled() const;
@@ -175,8 +176,9 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   std::exception_ptr failure_of(std::int64_t index, const TaskInfo* who) const;
   void check_index(std::int64_t index) const;
   void check_write(std::int64_t index, const LoDTensor& value) const;
-  void check_value(std::int64_t index, const LoDTensor& value);
-  void check_fill(const FilledSlots& slots);
+  void check_value(std::int64_t index, const LoDTensor& value) const;
+  void take_type(DType dtype, const DDim& dims);
+  void check_fill(const FilledSlots& slots) const;
   void check_issue(std::int64_t slots) const;
   void check_rows(std::int64_t index, const LoDTensor& value) const;
   /// Slots of a window that may be written and unread at once.

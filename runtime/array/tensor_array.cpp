@@ -139,7 +139,7 @@ void TensorArray::cancel() const { core_->fail(std::make_exception_ptr(Cancelled
 void TensorArray::scatter(const std::vector<std::int64_t>& indices, const Tensor& x) const {
   if (x.rank() == 0 || x.dim(0) != static_cast<std::int64_t>(indices.size()))
     throw ShapeError(to_string() + ": scatter to " + std::to_string(indices.size()) + " slots, found " + x.to_string());
-  for (std::size_t k = 0; k < indices.size(); ++k) write(indices[k], x.select(0, static_cast<std::int64_t>(k)));
+  core_->scatter(indices, x);
 }
 
 task<std::vector<SlotValue>> TensorArray::values_of(TensorArray array) {

@@ -196,7 +196,8 @@ class TensorArray {
   task<LoDTensor> concat(StreamRef stream) const { return concat_of(*this, stream); }
   /// The named slots, stacked: errors as those of `stack`. Of no named slots, the rows are those of the lowest slot written so far.
   task<Tensor> gather(std::vector<std::int64_t> indices, StreamRef stream) const { return gather_of(*this, std::move(indices), stream); }
-  /// Row k of `x` goes to slot `indices[k]`; views. ShapeError when the counts differ.
+  /// Row k of `x` goes to slot `indices[k]`; views. All slots are written or, where one of them cannot be, none. ShapeError when the counts differ;
+  /// WrittenTwiceError for an index that stands twice; WindowError for a slot that a window has no room for.
   void scatter(const std::vector<std::int64_t>& indices, const Tensor& x) const;
 
   /// Two handles of one array.

@@ -46,6 +46,18 @@ task<std::vector<float>> read_into(TensorArray array, std::int64_t index) {
   co_return value.tensor().to_vector<float>();
 }
 
+task<void> scatter_rows(TensorArray array) {
+  array.scatter({1, 0}, range(2, 2));
+  co_return;
+}
+
+task<void> read_while_scattered(Scope& scope, TensorArray array) {
+  scope.spawn(scatter_rows(array), "scatter");
+  CHECK(array.state(0) == SlotState::empty);
+  const std::vector<float> values = co_await read_into(array, 0);
+  CHECK(values == std::vector<float>{2, 3});
+}
+
 task<void> write_float(TensorArray array, std::int64_t index, float value) {
   array.write(index, Tensor::scalar(value));
   co_return;
@@ -123,6 +135,53 @@ TEST_CASE("gather stacks the named slots and scatter writes them") {
   const Tensor chosen = run_fifo(array.gather({0, 0, 2}, cpu.stream(0)));
   CHECK(chosen.to_vector<float>() == std::vector<float>{2, 3, 2, 3, 0, 1});
   CHECK_THROWS_AS(TensorArray(3).scatter({0}, range(3, 2)), ShapeError);
+}
+
+TEST_CASE("a scatter that cannot write each of its slots writes none and leaves the array as it was") {
+  const auto untouched = [](const TensorArray& array) {
+    for (std::int64_t slot = 0; slot < 3; ++slot)
+      if (slot != 1 && array.state(slot) != SlotState::empty) return false;
+    return true;
+  };
+  const TensorArray taken(3);
+  taken.write(1, range(1, 2).select(0, 0));
+  CHECK_THROWS_AS(taken.scatter({0, 1, 2}, range(3, 2)), WrittenTwiceError);
+  CHECK(untouched(taken));
+  taken.scatter({2, 0}, range(2, 2));
+  CHECK(taken.peek(0)->tensor().to_vector<float>() == std::vector<float>{2, 3});
+
+  const TensorArray array(3);
+  CHECK_THROWS_AS(array.scatter({0, 2, 3}, range(3, 2)), IndexError);
+  CHECK_THROWS_WITH_AS(array.scatter({0, 2, 0}, range(3, 2)),
+                       doctest::Contains("slot 0 of array 'array' of 3 slots: expected each slot once"), WrittenTwiceError);
+  CHECK(untouched(array));
+  array.write(0, Tensor::from<double>({1}));  // the scatters said nothing of the type of slots
+
+  const TensorArray window = TensorArray::window(2);
+  CHECK_THROWS_WITH_AS(window.scatter({0, 1, 2}, range(3, 2)), doctest::Contains("expected room for all slots of a scatter"), WindowError);
+  CHECK(window.size() == 0);
+  window.scatter({0, 1}, range(2, 2));
+  CHECK(run_fifo(read_into(window, 1)) == std::vector<float>{2, 3});
+}
+
+TEST_CASE("a scatter wakes those who wait for its slots") {
+  run_fifo(with_scope(read_while_scattered, TensorArray(2)));
+}
+
+TEST_CASE("a writer that was moved from says so") {
+  const TensorArray array(2);
+  ArrayWriter moved = array.feeder("socket");
+  ArrayWriter writer = std::move(moved);
+  const char* const why = "array writer: expected a writer, found one that was moved from";
+  // NOLINTBEGIN(bugprone-use-after-move)
+  CHECK_THROWS_WITH_AS(moved.name(), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.write(0, Tensor::scalar(1.0f)), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.append(Tensor::scalar(1.0f)), why, ArgumentError);
+  // NOLINTEND(bugprone-use-after-move)
+  CHECK(writer.name() == "socket");
+  writer.write(0, Tensor::scalar(1.0f));
+  moved = std::move(writer);
+  CHECK(moved.name() == "socket");
 }
 
 TEST_CASE("a gather of no slots has the extents of the slots") {
