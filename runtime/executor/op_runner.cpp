@@ -86,8 +86,7 @@ void OpRunner::run_kernel(const CompiledOp& op, VarScope& scope) const {
 }
 
 void OpRunner::set_outputs(const CompiledOp& op, VarScope& scope, std::span<const Value* const> inputs, std::span<Value> outputs) const {
-  check_outputs(op, outputs);
-  pass_lod(op, inputs, outputs);
+  finish_outputs(op, inputs, outputs);
   for (std::size_t i = 0; i < outputs.size(); ++i) scope.set(op.outputs[i], std::move(outputs[i]));
 }
 

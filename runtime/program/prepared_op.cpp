@@ -128,6 +128,8 @@ const Value* input_in_place(const PreparedOp& op, std::size_t input, const Value
   return &copied;
 }
 
+namespace {
+
 void pass_lod(const PreparedOp& op, std::span<const Value* const> inputs, std::span<Value> outputs) {
   if (!op.def->passes_lod) return;
   const LoDTensor* carrier = nullptr;
@@ -144,10 +146,14 @@ void pass_lod(const PreparedOp& op, std::span<const Value* const> inputs, std::s
       value = LoDTensor(value.tensor().tensor(), carrier->lod());
 }
 
+std::string name_of_output(const PreparedOp& op, std::size_t output) {
+  return output < op.def->outputs.size() ? op.def->outputs[output] : std::to_string(output);
+}
+
 void check_outputs(const PreparedOp& op, std::span<const Value> outputs) {
   for (std::size_t i = 0; i < op.checked_outputs.size(); ++i) {
     const VarType& wanted = op.checked_outputs[i];
-    const std::string name = i < op.def->outputs.size() ? op.def->outputs[i] : std::to_string(i);
+    const std::string name = name_of_output(op, i);
     if (!wanted.is_tensor()) continue;
     if (outputs[i].empty())
       throw ArgumentError(
@@ -164,6 +170,25 @@ void check_outputs(const PreparedOp& op, std::span<const Value> outputs) {
       throw ShapeError(fmt::format("op {}, output '{}': expected {} as inferred, found {}", op.op->type, name, wanted.shape->to_string(),
                                    found.dims().to_string()));
   }
+}
+
+/// Behind `pass_lod`, which the inference of an op that passes LoD relies on.
+void check_levels(const PreparedOp& op, std::span<const Value> outputs) {
+  for (std::size_t i = 0; i < op.checked_outputs.size(); ++i) {
+    const VarType& wanted = op.checked_outputs[i];
+    if (!wanted.is_tensor() || outputs[i].tensor().lod().depth() == wanted.lod_depth) continue;
+    const LoD& found = outputs[i].tensor().lod();
+    throw LoDError(fmt::format("op {}, output '{}': expected {} levels of LoD as inferred, found {}{}", op.op->type, name_of_output(op, i),
+                               wanted.lod_depth, found.depth(), found.empty() ? "" : ": " + found.brief()));
+  }
+}
+
+}  // namespace
+
+void finish_outputs(const PreparedOp& op, std::span<const Value* const> inputs, std::span<Value> outputs) {
+  check_outputs(op, outputs);
+  pass_lod(op, inputs, outputs);
+  check_levels(op, outputs);
 }
 
 std::string describe(const Op& op, int block) {

@@ -61,11 +61,10 @@ class OpPreparer {
 /// reads on the host is copied from the device, where it must be ready. A copy is kept in `copied`.
 const Value* input_in_place(const PreparedOp& op, std::size_t input, const Value* value, StreamRef stream, Value& copied);
 
-/// Outputs with as many rows as the input that carries LoD get that LoD (`OpDef::passes_lod`). LoDError: inputs of two different LoDs.
-void pass_lod(const PreparedOp& op, std::span<const Value* const> inputs, std::span<Value> outputs);
-
-/// Outputs of an op from outside this library are what its inference says: else ArgumentError (not set), DTypeError or ShapeError name the output.
-void check_outputs(const PreparedOp& op, std::span<const Value> outputs);
+/// Ends a run of the op's kernel. Outputs with as many rows as the input that carries LoD get that LoD (`OpDef::passes_lod`). LoDError: inputs of two
+/// different LoDs. Outputs of an op from outside this library are what its inference says: else ArgumentError (not set), DTypeError, ShapeError or
+/// LoDError (other levels) name the op and the output.
+void finish_outputs(const PreparedOp& op, std::span<const Value* const> inputs, std::span<Value> outputs);
 
 /// "op matmul of block 1, 'gates'".
 std::string describe(const Op& op, int block);

@@ -133,8 +133,7 @@ void StraightProgram::State::run(const StraightOp& op, const Call& call, std::ve
   try {
     const TraceSpan span(tracer, "op", op.op->type, tracks.empty() ? 0 : tracks[track]);
     op.kernel(context);
-    check_outputs(op, outputs.span());
-    pass_lod(op, inputs.span(), outputs.span());
+    finish_outputs(op, inputs.span(), outputs.span());
   } catch (Error& error) {
     error.add_context(" (" + describe(*op.op, 0) + ")");
     throw;

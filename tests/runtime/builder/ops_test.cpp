@@ -200,6 +200,9 @@ TEST_CASE("a kernel from outside the tree that does other than its inference say
                        doctest::Contains("op my.op, output 'Out': expected f32 as inferred, found f64"), millrace::DTypeError);
   CHECK_THROWS_WITH_AS(running([](OpContext& run) { run.set(0, Tensor::from<float>({1, 2, 3})); }),
                        doctest::Contains("op my.op, output 'Out': expected [2] as inferred, found [3]"), millrace::ShapeError);
+  CHECK_THROWS_WITH_AS(running([](OpContext& run) { run.set(0, LoDTensor(run.tensor(0), LoD::from_lengths({{2}}))); }),
+                       doctest::Contains("op my.op, output 'Out': expected 0 levels of LoD as inferred, found 1: [[2]]"),
+                       millrace::LoDError);
   CHECK_THROWS_WITH_AS(running([](OpContext& run) { run.set(3, run.in(0)); }),
                        doctest::Contains("op my.op: expected an output below 1, found 3"), millrace::IndexError);
   CHECK_THROWS_WITH_AS(running([](OpContext& run) { run.set(0, run.tensor(7)); }), doctest::Contains("op my.op: expected an input below"),
