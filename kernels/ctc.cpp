@@ -33,8 +33,7 @@ std::int64_t check_labelled(const char* op, const Tensor& scores, const LoD& lod
   internal::check_sequences(op, label_lod, labels.dim(0));
   const std::int64_t sequences = lod.sequences(lod.depth() - 1);
   if (label_lod.sequences(label_lod.depth() - 1) != sequences)
-    throw LoDError(std::string(op) + ": expected labels for each sequence of frames, found " + lod.to_string() + " and " +
-                   label_lod.to_string());
+    throw LoDError(std::string(op) + ": expected labels for each sequence of frames, found " + lod.brief() + " and " + label_lod.brief());
   return sequences;
 }
 

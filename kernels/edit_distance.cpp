@@ -38,8 +38,8 @@ Tensor edit_distance(const Tensor& hypotheses, const LoD& hypothesis_lod, const 
   internal::check_device_places("edit_distance", stream, {&hypotheses, &references});
   const std::int64_t pairs = check_tokens(hypotheses, hypothesis_lod);
   if (check_tokens(references, reference_lod) != pairs)
-    throw LoDError("edit_distance: expected as many references as hypotheses, found " + hypothesis_lod.to_string() + " and " +
-                   reference_lod.to_string());
+    throw LoDError("edit_distance: expected as many references as hypotheses, found " + hypothesis_lod.brief() + " and " +
+                   reference_lod.brief());
   Tensor out(DType::f32, DDim{pairs, 1}, stream.memory());
   launch(
       TensorRefs<2>{&hypotheses, &references}, TensorRefs<1>{&out},

@@ -45,7 +45,7 @@ std::string describe(const Tensor& tensor) {
 }
 
 std::string describe(const LoDTensor& tensor) {
-  return tensor.lod().empty() ? describe(tensor.tensor()) : describe(tensor.tensor()) + " with " + tensor.lod().to_string();
+  return tensor.lod().empty() ? describe(tensor.tensor()) : describe(tensor.tensor()) + " with " + tensor.lod().brief();
 }
 
 std::string describe(const Point& point) {

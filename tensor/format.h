@@ -24,7 +24,7 @@ namespace millrace {
 /// "f32[2, 3] on cpu {1, 2, 3, 4, 5, 6}": at most 8 values, then "…"; "{not written}", "{not ready}", "{failed}" or "{not on the host}" in
 /// their place when they cannot be read.
 std::string describe(const Tensor& tensor);
-/// The text of the tensor, followed by the LoD.
+/// The text of the tensor, followed by the LoD as `LoD::brief`.
 std::string describe(const LoDTensor& tensor);
 /// "point 3, reached", "point 3 of a timeline at 1", "point 3 of a timeline that failed at 1".
 std::string describe(const Point& point);

@@ -179,9 +179,23 @@ std::pair<std::int64_t, std::int64_t> LoD::row_range(int level, std::int64_t beg
   return {begin, end};
 }
 
+namespace {
+
+/// Few numbers can ask for more than there is: that ends before the first of them is written.
+void expect_room(std::int64_t count, std::size_t level) {
+  constexpr std::int64_t most = std::int64_t{1} << 36;
+  if (count > most)
+    throw OutOfMemoryError(level_text(level) + ": expected at most " + std::to_string(most) + " sequences or rows, found " +
+                           std::to_string(count));
+}
+
+}  // namespace
+
 LoD::Level LoD::row_ids(int level) const {
   const std::int64_t count = sequences(level);
+  expect_room(rows(), static_cast<std::size_t>(level));
   Level ids;
+  ids.reserve(static_cast<std::size_t>(rows()));
   for (std::int64_t i = 0; i < count; ++i) {
     const auto [begin, end] = row_range(level, i, i + 1);
     ids.insert(ids.end(), static_cast<std::size_t>(end - begin), i);
@@ -191,10 +205,7 @@ LoD::Level LoD::row_ids(int level) const {
 
 void LoD::validate(std::int64_t rows) const {
   if (empty() || this->rows() == rows) return;
-  constexpr std::size_t most = 200;
-  std::string text = to_string();
-  if (text.size() > most) text = text.substr(0, most) + "…";
-  throw LoDError("lod: " + text + " describes " + std::to_string(this->rows()) + " rows, found " + std::to_string(rows));
+  throw LoDError("lod: " + brief() + " describes " + std::to_string(this->rows()) + " rows, found " + std::to_string(rows));
 }
 
 LoD LoD::slice(int level, std::int64_t begin, std::int64_t end) const {
@@ -211,18 +222,6 @@ LoD LoD::slice(int level, std::int64_t begin, std::int64_t end) const {
   }
   return LoD(std::move(cut));
 }
-
-namespace {
-
-/// Few numbers can ask for more than there is: that ends before the first of them is written.
-void expect_room(std::int64_t count, std::size_t level) {
-  constexpr std::int64_t most = std::int64_t{1} << 36;
-  if (count > most)
-    throw OutOfMemoryError(level_text(level) + ": expected a selection of at most " + std::to_string(most) + " sequences or rows, found " +
-                           std::to_string(count));
-}
-
-}  // namespace
 
 LoD LoD::select(std::span<const std::int64_t> chosen) const {
   const std::int64_t count = sequences(0);
@@ -277,7 +276,7 @@ LoD LoD::append(const LoD& inner) const {
   if (empty()) return inner;
   if (inner.empty()) return *this;
   if (inner.sequences(0) != rows())
-    throw LoDError("lod: expected " + std::to_string(rows()) + " lengths to append inside " + to_string() + ", found " +
+    throw LoDError("lod: expected " + std::to_string(rows()) + " lengths to append inside " + brief() + ", found " +
                    std::to_string(inner.sequences(0)));
   std::vector<Level> joined = *levels_;
   joined.insert(joined.end(), inner.levels_->begin(), inner.levels_->end());
@@ -296,16 +295,26 @@ SeqPos LoD::to_seq_pos() const {
   return positions;
 }
 
-std::string LoD::to_string() const {
+/// Stops behind `most` characters.
+static std::string text_of(const LoD& lod, std::size_t most) {
   std::string text = "[";
-  for (int k = 0; k < depth(); ++k) {
+  for (int k = 0; k < lod.depth() && text.size() <= most; ++k) {
     if (k > 0) text += ',';
     text += '[';
-    const Level level = lengths(k);
-    for (std::size_t i = 0; i < level.size(); ++i) text += (i > 0 ? "," : "") + std::to_string(level[i]);
+    const std::span<const std::int64_t> offsets = lod.offsets(k);
+    for (std::size_t i = 1; i < offsets.size() && text.size() <= most; ++i)
+      text += (i > 1 ? "," : "") + std::to_string(offsets[i] - offsets[i - 1]);
     text += ']';
   }
   return text + "]";
+}
+
+std::string LoD::to_string() const { return text_of(*this, std::string::npos); }
+
+std::string LoD::brief() const {
+  constexpr std::size_t most = 200;
+  std::string text = text_of(*this, most);
+  return text.size() > most ? text.substr(0, most) + "…" : text;
 }
 
 bool operator==(const LoD& a, const LoD& b) noexcept {

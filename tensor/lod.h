@@ -49,7 +49,7 @@ class LoD {
   std::vector<Level> absolute_offsets() const;
   /// The rows [first, second) of the sequences [begin, end) at `level`. IndexError when there are fewer.
   std::pair<std::int64_t, std::int64_t> row_range(int level, std::int64_t begin, std::int64_t end) const;
-  /// For each row, the sequence of `level` that holds it.
+  /// For each row, the sequence of `level` that holds it. OutOfMemoryError for more than 2^36 rows.
   Level row_ids(int level) const;
 
   /// LoDError, naming both numbers, unless this describes exactly `rows` rows. A LoD without levels fits any.
@@ -74,6 +74,8 @@ class LoD {
   SeqPos to_seq_pos() const;
   /// As lengths: `[[2,1],[3,1,2]]`; `[]` without levels.
   std::string to_string() const;
+  /// The same, cut behind 200 characters with `…`: for errors and other texts that people read.
+  std::string brief() const;
 
   friend bool operator==(const LoD& a, const LoD& b) noexcept;
 

@@ -7,7 +7,7 @@ LoDTensor::LoDTensor(Tensor rows, LoD lod) : tensor_(std::move(rows)), lod_(std:
 
 void LoDTensor::validate(const Tensor& rows, const LoD& lod) {
   if (lod.empty()) return;
-  if (rows.rank() == 0) throw LoDError("lod tensor: expected rows for " + lod.to_string() + ", found the scalar " + rows.to_string());
+  if (rows.rank() == 0) throw LoDError("lod tensor: expected rows for " + lod.brief() + ", found the scalar " + rows.to_string());
   lod.validate(rows.dim(0));
 }
 
@@ -35,6 +35,6 @@ std::vector<LoDTensor> LoDTensor::peel() const {
 
 LoDTensor LoDTensor::group(const LoD::Level& lengths) const { return {tensor_, LoD::from_lengths({lengths}).append(lod_)}; }
 
-std::string LoDTensor::to_string() const { return lod_.empty() ? tensor_.to_string() : tensor_.to_string() + " with " + lod_.to_string(); }
+std::string LoDTensor::to_string() const { return lod_.empty() ? tensor_.to_string() : tensor_.to_string() + " with " + lod_.brief(); }
 
 }  // namespace millrace

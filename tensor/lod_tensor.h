@@ -40,7 +40,7 @@ class LoDTensor {
   /// LoDError when their sum is another number.
   LoDTensor group(const LoD::Level& lengths) const;
 
-  /// "f32[6, 4] on cpu with [[2,1],[3,1,2]]".
+  /// "f32[6, 4] on cpu with [[2,1],[3,1,2]]"; a long LoD as `LoD::brief`.
   std::string to_string() const;
 
  private:

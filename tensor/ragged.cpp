@@ -51,8 +51,8 @@ int check_steps(const SequenceOrder& order, std::span<const std::int64_t> step_r
     const auto step = static_cast<std::int64_t>(t);
     const LoD lod = step_lods.empty() ? LoD() : step_lods[t];
     if (lod.depth() != depth)
-      throw LoDError("pack: " + step_text(step) + " has the LoD " + lod.to_string() + ", " + step_text(0) + " has " +
-                     step_lods.front().to_string() + ": expected as many levels");
+      throw LoDError("pack: " + step_text(step) + " has the LoD " + lod.brief() + ", " + step_text(0) + " has " +
+                     step_lods.front().brief() + ": expected as many levels");
     lod.validate(step_rows[t]);
     const std::int64_t items = depth == 0 ? step_rows[t] : lod.sequences(0);
     if (items != order.live(step))

@@ -83,11 +83,13 @@ Tensor SequenceOrder::indices_map() const {
 }
 
 std::string SequenceOrder::to_string() const {
-  std::string text = "order of " + lod().to_string() + " at level " + std::to_string(level()) +
-                     (sorted() ? ", longest first" : ", as given") + (reversed() ? ", from the end: [" : ": [");
-  for (std::size_t rank = 0; rank < state_->permutation.size(); ++rank)
+  std::string text = "order of " + lod().brief() + " at level " + std::to_string(level()) + (sorted() ? ", longest first" : ", as given") +
+                     (reversed() ? ", from the end: [" : ": [");
+  constexpr std::size_t most = 50;
+  const std::size_t count = state_->permutation.size();
+  for (std::size_t rank = 0; rank < std::min(count, most); ++rank)
     text += (rank > 0 ? "," : "") + std::to_string(state_->permutation[rank]);
-  return text + "]";
+  return text + (count > most ? "…" : "]");
 }
 
 bool operator==(const SequenceOrder& a, const SequenceOrder& b) noexcept {

@@ -63,7 +63,7 @@ Indices units_above(const LoD& lod, int level) { return level == 0 ? Indices{} :
 void check_mask_level(const char* op, const LoD& lod, std::int64_t rows, int level) {
   lod.validate(rows);
   if (level < 0 || level > lod.depth())
-    throw LoDError(std::string(op) + ": expected a level from 0 to " + text(lod.depth()) + " of " + lod.to_string() +
+    throw LoDError(std::string(op) + ": expected a level from 0 to " + text(lod.depth()) + " of " + lod.brief() +
                    " (the last means rows), found " + text(level));
 }
 
@@ -231,7 +231,7 @@ JoinPlan make_concat_plan(std::span<const LoD> lods, int level) {
   for (const LoD& lod : lods) {
     if (lod.depth() != first.depth() || lod.levels(0, from) != first.levels(0, from) || lod.sequences(from) != first.sequences(from))
       throw LoDError("sequence_concat: expected equal levels above level " + text(from) + " and as many sequences there, found " +
-                     first.to_string() + " and " + lod.to_string());
+                     first.brief() + " and " + lod.brief());
     weaver.add_input(lod.levels(from + 1, lod.depth()), lod.rows());
   }
   for (std::size_t i = 0; i < lengths.size(); ++i)
@@ -288,8 +288,8 @@ JoinPlan make_mask_merge_plan(const LoD& unset, std::int64_t unset_rows, const L
   const Indices set_lengths = units_above(set, level);
   const Indices unset_lengths = units_above(unset, level);
   if (set_lengths.size() != unset_lengths.size())
-    throw LoDError("merge_by_mask: expected as many sequences at level " + text(level - 1) + ", found " + set.to_string() + " and " +
-                   unset.to_string());
+    throw LoDError("merge_by_mask: expected as many sequences at level " + text(level - 1) + ", found " + set.brief() + " and " +
+                   unset.brief());
   Indices lengths;
   auto from = mask.begin();
   for (std::size_t i = 0; i < set_lengths.size(); ++i) {

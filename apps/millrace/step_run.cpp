@@ -38,7 +38,7 @@ const LoDTensor& fed(const std::map<std::string, LoDTensor>& feeds, const Recurr
     throw ShapeError(
         fmt::format("input '{}': expected {}, found {}{}", input.name, wanted, name_of(rows.dtype()), rows.dims().to_string()));
   if (found->second.lod().depth() > 1)
-    throw LoDError(fmt::format("input '{}': expected at most one level of LoD, found {}", input.name, found->second.lod().to_string()));
+    throw LoDError(fmt::format("input '{}': expected at most one level of LoD, found {}", input.name, found->second.lod().brief()));
   return found->second;
 }
 

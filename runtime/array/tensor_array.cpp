@@ -168,7 +168,7 @@ void check_stack(const TensorArray& array, const char* what, const std::vector<S
   const auto slot = [](const SlotValue& one) { return " in slot " + std::to_string(one.iteration()); };
   for (const SlotValue& value : values) {
     if (!value.lod().empty())
-      throw LoDError(array.to_string() + ": " + what + " needs slots without levels, found " + value.lod().to_string() + slot(value) +
+      throw LoDError(array.to_string() + ": " + what + " needs slots without levels, found " + value.lod().brief() + slot(value) +
                      ": concat keeps them");
     if (value.dims() != values[0].dims())
       throw ShapeError(array.to_string() + ": " + what + " needs slots of one shape, found " + values[0].dims().to_string() +

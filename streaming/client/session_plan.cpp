@@ -50,11 +50,11 @@ LoD shared_lod(const std::vector<Fed>& fed) {
     const int depth = each.port->level.value_or(lod.depth());
     if (depth > lod.depth() || (each.port->level && depth == lod.depth()))
       throw LoDError(
-          fmt::format("input '{}': expected sequences inside those of level {}, found {}", deepest->port->name, depth, lod.to_string()));
+          fmt::format("input '{}': expected sequences inside those of level {}, found {}", deepest->port->name, depth, lod.brief()));
     const LoD wanted = lod.levels(0, depth);
     const bool same = each.rows.lod().empty() ? each.rows.rows() == wanted.rows() : each.rows.lod() == wanted;
     if (!same)
-      throw LoDError(fmt::format("input '{}': expected the sequences {} of '{}', found {}", each.port->name, wanted.to_string(),
+      throw LoDError(fmt::format("input '{}': expected the sequences {} of '{}', found {}", each.port->name, wanted.brief(),
                                  deepest->port->name, each.rows.to_string()));
   }
   return lod;

@@ -201,3 +201,22 @@ TEST_CASE("random offsets are either consistent or a LoD error") {
   }
   CHECK(accepted > 0);
 }
+
+TEST_CASE("the brief text of a LoD is that of a short one, and ends behind 200 characters") {
+  CHECK(LoD::from_lengths({{2, 1}, {3, 1, 2}}).brief() == "[[2,1],[3,1,2]]");
+  CHECK(LoD().brief() == "[]");
+  const LoD wide = LoD::from_lengths({LoD::Level(100, 10)});
+  CHECK(wide.brief() == wide.to_string().substr(0, 200) + "…");
+  const LoD deep = LoD::from_lengths(std::vector<LoD::Level>(60, LoD::Level{1}));
+  CHECK(deep.brief() == deep.to_string().substr(0, 200) + "…");
+  for (const std::int64_t count : {97, 98, 99}) {
+    const LoD edge = LoD::from_lengths({LoD::Level(static_cast<std::size_t>(count), 1)});
+    CHECK(edge.brief() == (edge.to_string().size() > 200 ? edge.to_string().substr(0, 200) + "…" : edge.to_string()));
+  }
+}
+
+TEST_CASE("the sequences of more rows than memory holds are an error that says how many") {
+  constexpr std::int64_t huge = std::int64_t{1} << 62;
+  CHECK_THROWS_WITH_AS(LoD::from_lengths({{huge}}).row_ids(0),
+                       "lod: level 0: expected at most 68719476736 sequences or rows, found 4611686018427387904", OutOfMemoryError);
+}

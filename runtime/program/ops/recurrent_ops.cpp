@@ -93,7 +93,7 @@ void check_lengths(const OpContext& run, std::int64_t level, const std::string& 
   const auto upto = static_cast<int>(level) + 1;
   if (run.lod(0).levels(0, upto) == run.lod(1).levels(0, upto)) return;
   throw LoDError("step inputs: expected sequences of equal lengths at level " + std::to_string(level) + ", found '" + like + "' with " +
-                 run.lod(1).to_string() + " and '" + x + "' with " + run.lod(0).to_string());
+                 run.lod(1).brief() + " and '" + x + "' with " + run.lod(0).brief());
 }
 
 void check_extents(const OpContext& run, const std::string& x, const std::string& like) {

@@ -188,7 +188,7 @@ OpKernel prepare_scatter(const PrepareContext&) {
   return [](OpContext& run) {
     const LoD& lod = run.lod(1);
     if (!run.lod(2).empty() && run.lod(2) != lod)
-      throw LoDError("sequence_scatter: expected one LoD for ids and updates, found " + lod.to_string() + " and " + run.lod(2).to_string());
+      throw LoDError("sequence_scatter: expected one LoD for ids and updates, found " + lod.brief() + " and " + run.lod(2).brief());
     Tensor made = sequence_scatter(run.tensor(0), run.tensor(1), run.tensor(2), inner_offsets(lod), run.stream());
     run.set(0, LoDTensor(std::move(made), run.lod(0)));
   };

@@ -112,7 +112,7 @@ OpKernel prepare_expand_as(const PrepareContext& context) {
     const int level = sequence_level(lod, wanted);
     if (x.dim(0) != lod.sequences(level) || (level > 0 && !run.lod(0).empty() && run.lod(0) != lod.levels(0, level)))
       throw LoDError("sequence_expand_as: expected a row for each of the " + std::to_string(lod.sequences(level)) + " sequences at level " +
-                     std::to_string(level) + " of " + lod.to_string() + ", found " + LoDTensor(x, run.lod(0)).to_string());
+                     std::to_string(level) + " of " + lod.brief() + ", found " + LoDTensor(x, run.lod(0)).to_string());
     run.set(0, gathered(x, {lod.row_ids(level), lod}, run.stream()));
   };
 }
