@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <exception>
 #include <mutex>
-#include <thread>
 
 #include <fmt/format.h>
 #include <boost/asio/io_context.hpp>
@@ -16,6 +17,7 @@
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/tensor/caching_resource.h>
+#include <millrace/tensor/start_thread.h>
 
 namespace millrace {
 
@@ -133,7 +135,12 @@ void destroy_executor(ThreadExecutor* executor) {
     delete executor;
     return;
   }
-  std::thread([executor] { delete executor; }).detach();
+  try {
+    start_thread("runtime: the thread that joins its executor", [executor] { delete executor; }).detach();
+  } catch (const std::exception& error) {
+    // Nobody is left to throw to. Its threads sleep until the process ends.
+    std::fprintf(stderr, "millrace: %s\n", error.what());
+  }
 }
 
 std::shared_ptr<Device> cpu_device(const RuntimeOptions& options) {

@@ -56,5 +56,6 @@ MILLRACE_ERROR(OverflowError, Error);       ///< a size that does not fit its in
 MILLRACE_ERROR(UnsupportedError, Error);    ///< something this build or this program does not have
 MILLRACE_ERROR(ParseError, Error);          ///< text or bytes that are not what their format says
 MILLRACE_ERROR(IoError, Error);             ///< a file or socket that failed
+MILLRACE_ERROR(ThreadError, Error);         ///< a thread that the system does not start
 
 }  // namespace millrace

@@ -14,6 +14,7 @@
 #include <sched.h>
 
 #include <millrace/tensor/error.h>
+#include <millrace/tensor/start_thread.h>
 
 namespace millrace {
 namespace {
@@ -101,7 +102,10 @@ ThreadTeam::ThreadTeam(int threads) : size_(threads) {
   if (threads < 1) throw ArgumentError("thread team: expected at least 1 thread, found " + std::to_string(threads));
   if (threads == 1) return;
   workers_ = std::make_unique<Workers>(threads);
-  for (int index = 1; index < threads; ++index) workers_->threads.emplace_back([workers = workers_.get(), index] { workers->work(index); });
+  workers_->threads.reserve(static_cast<std::size_t>(threads));
+  for (int index = 1; index < threads; ++index)
+    workers_->threads.push_back(start_thread("thread team: thread " + std::to_string(index + 1) + " of " + std::to_string(threads),
+                                             [workers = workers_.get(), index] { workers->work(index); }));
 }
 
 ThreadTeam::~ThreadTeam() = default;

@@ -12,7 +12,7 @@ namespace millrace {
 /// owner (a CPU stream's strand) sees to that; a call from inside the team runs alone.
 class ThreadTeam {
  public:
-  /// `threads` ≥ 1, the caller included; ArgumentError otherwise.
+  /// `threads` ≥ 1, the caller included; ArgumentError otherwise. ThreadError.
   explicit ThreadTeam(int threads);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;

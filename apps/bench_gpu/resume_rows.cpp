@@ -12,6 +12,7 @@
 #include <millrace/runtime/runtime.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/sync_wait.h>
+#include <millrace/tensor/start_thread.h>
 
 namespace millrace::bench {
 namespace {
@@ -21,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 /// Notes when the word changes, as a thread sees it that does nothing else.
 class Watcher {
  public:
-  explicit Watcher(const HostWord& word) : thread_([this, &word] { watch(word); }) {
+  explicit Watcher(const HostWord& word) : thread_(start_thread("bench: the thread that watches a word", [this, &word] { watch(word); })) {
     while (!watching_.load()) std::this_thread::yield();
   }
   Clock::time_point seen() {

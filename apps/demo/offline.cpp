@@ -15,6 +15,7 @@
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/streaming/client/stream_client.h>
 #include <millrace/streaming/live/server.h>
+#include <millrace/tensor/start_thread.h>
 
 #include "demos.h"
 
@@ -76,7 +77,7 @@ class Served {
  public:
   explicit Served(const Program& program)
       : server_(context_, std::make_shared<const ServedModel>(program, StreamConfig()), ServerOptions()),
-        thread_([this] { run_servers(context_); }) {}
+        thread_(start_thread("demo: the thread of its server", [this] { run_servers(context_); })) {}
   ~Served() {
     asio::post(context_, [this] { server_.drain(); });
     thread_.join();

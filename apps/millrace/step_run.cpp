@@ -10,6 +10,7 @@
 
 #include <millrace/streaming/live/served_model.h>
 #include <millrace/streaming/live/state_slab.h>
+#include <millrace/tensor/start_thread.h>
 
 #include "whole_run.h"
 
@@ -177,8 +178,14 @@ void run_ranks(const std::vector<std::unique_ptr<RankSteps>>& ranks, Tracer* tra
     }
   };
   std::vector<std::thread> threads;
-  for (std::size_t rank = 1; rank < ranks.size(); ++rank) threads.emplace_back(go, rank);
-  go(0);
+  threads.reserve(ranks.size());
+  try {
+    for (std::size_t rank = 1; rank < ranks.size(); ++rank)
+      threads.push_back(start_thread(fmt::format("step: the thread of rank {}", rank), [&go, rank] { go(rank); }));
+    go(0);
+  } catch (...) {
+    errors[0] = std::current_exception();
+  }
   for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& error : errors)
     if (error) std::rethrow_exception(error);

@@ -21,6 +21,7 @@
 #include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/start_run.h>
+#include <millrace/tensor/start_thread.h>
 
 namespace millrace {
 namespace {
@@ -72,7 +73,7 @@ class Heartbeat::Watch {
     connect(ranks);
     for (const auto& [rank, link] : links_) listen(link);
     tick();
-    thread_ = std::thread([this] { io_.run(); });
+    thread_ = start_thread(fmt::format("rank {}: the thread of its heartbeat", rank_), [this] { io_.run(); });
   }
   ~Watch() {
     if (!thread_.joinable()) return;

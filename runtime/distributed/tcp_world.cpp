@@ -10,6 +10,7 @@
 #include <millrace/runtime/distributed/internal/when_all.h>
 #include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/errors.h>
+#include <millrace/tensor/start_thread.h>
 
 namespace millrace::detail {
 namespace {
@@ -52,7 +53,7 @@ TcpWorld::TcpWorld(Rendezvous& ranks, TcpOptions options) : rank_(ranks.rank()),
   listen();
   work_.emplace(io_.get_executor());
   io_.restart();
-  thread_ = std::thread([this] { io_.run(); });
+  thread_ = start_thread(fmt::format("rank {}: the thread of its connections", rank_), [this] { io_.run(); });
 }
 
 /// Before the first message, so a rank that leaves meanwhile has failed.

@@ -2,25 +2,38 @@
 #include <millrace/runtime/task/thread_executor.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include <millrace/tensor/awaited_soon.h>
 #include <millrace/tensor/error.h>
+#include <millrace/tensor/start_thread.h>
 
 namespace millrace {
 namespace {
 
 constexpr std::chrono::microseconds most_spinning{100};
+constexpr std::size_t most_threads = 65536;
 
 }  // namespace
 
 ThreadExecutor::ThreadExecutor(std::size_t threads) : alone_(threads == 1) {
-  if (threads == 0) throw ArgumentError("ThreadExecutor: expected at least 1 thread, found 0");
+  if (threads == 0 || threads > most_threads)
+    throw ArgumentError("ThreadExecutor: expected 1 to " + std::to_string(most_threads) + " threads, found " + std::to_string(threads));
   threads_.reserve(threads);
-  for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { alone_ ? work_alone() : work(); });
+  try {
+    for (std::size_t i = 0; i < threads; ++i)
+      threads_.push_back(start_thread("ThreadExecutor: thread " + std::to_string(i + 1) + " of " + std::to_string(threads),
+                                      [this] { alone_ ? work_alone() : work(); }));
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
-ThreadExecutor::~ThreadExecutor() {
+ThreadExecutor::~ThreadExecutor() { stop(); }
+
+void ThreadExecutor::stop() noexcept {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;

@@ -20,7 +20,7 @@ namespace millrace {
 /// what still waits would never go on. Thread safety: every member, from any thread.
 class ThreadExecutor final : public Executor {
  public:
-  /// At least one thread.
+  /// ArgumentError unless `threads` is 1 to 65536; ThreadError.
   explicit ThreadExecutor(std::size_t threads);
   ~ThreadExecutor() override;
 
@@ -34,6 +34,7 @@ class ThreadExecutor final : public Executor {
   bool cancel_timer(Timer& timer) noexcept override;
 
  private:
+  void stop() noexcept;
   void work();
   void work_alone();
   void fire_due(std::unique_lock<std::mutex>& lock);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <millrace/tensor/start_thread.h>
 #include <millrace/tensor/with_cuda/stream_state.h>
 
 #if defined(__linux__)
@@ -31,7 +32,7 @@ void Waiters::watch(std::shared_ptr<StreamState> stream) { streams_.push_back(st
 void Waiters::notify() {
   const std::lock_guard lock(mutex_);
   if (stopped_) return;
-  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  if (!thread_.joinable()) thread_ = start_thread("CUDA: the thread that waits for streams", [this] { run(); });
   notified_ = true;
   if (!soon_) soon_.emplace();  // here, since this thread may be the one that goes to sleep next
   if (sleeping_) wake_.notify_one();

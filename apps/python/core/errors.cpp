@@ -170,6 +170,7 @@ void bind_errors(nb::module_& m) {
   add(m, typeid(UnsupportedError), "UnsupportedError", PyExc_NotImplementedError, "Something this build or this program does not have.");
   add(m, typeid(ParseError), "ParseError", PyExc_ValueError, "Text or bytes that are not what their format says.");
   add(m, typeid(IoError), "IoError", PyExc_OSError, "A file or socket that failed. `errno` and `filename`, where they are known.");
+  add(m, typeid(ThreadError), "ThreadError", PyExc_RuntimeError, "A thread that the system does not start.");
   m.attr("IoError").attr("__str__") = nb::handle(PyExc_Exception).attr("__str__");  // OSError's own leaves the message out
   add(m, typeid(ProgramError), "ProgramError", PyExc_RuntimeError, "A program that is refused when it is built, loaded or rewritten.");
   add(m, typeid(WrittenTwiceError), "WrittenTwiceError", PyExc_RuntimeError, "A slot of a TensorArray that already has its value.");

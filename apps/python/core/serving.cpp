@@ -33,6 +33,7 @@
 #include <millrace/streaming/transport/tls.h>
 #include <millrace/streaming/transport/token_set.h>
 #include <millrace/tensor/device.h>
+#include <millrace/tensor/start_thread.h>
 #include <millrace/tensor/work_failure.h>
 
 #include "build.h"
@@ -69,7 +70,7 @@ class Network {
       context_.restart();
       work_.emplace(context_.get_executor());
       const SignalsBlocked blocked;
-      thread_ = std::thread([this] { run_servers(context_); });
+      thread_ = start_thread("the thread of servers", [this] { run_servers(context_); });
     }
     ++users_;
   }

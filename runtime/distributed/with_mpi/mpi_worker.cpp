@@ -10,6 +10,7 @@
 #include <millrace/runtime/distributed/errors.h>
 #include <millrace/runtime/distributed/internal/when_all.h>
 #include <millrace/runtime/task/errors.h>
+#include <millrace/tensor/start_thread.h>
 
 namespace millrace::detail {
 namespace {
@@ -55,7 +56,7 @@ std::shared_ptr<MpiWorker> MpiWorker::instance() {
 }
 
 void MpiWorker::start() {
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread("the thread of MPI", [this] { run(); });
   std::unique_lock lock(inbox_->mutex);
   inbox_->changed.wait(lock, [this] { return initialised_ || failure_ != nullptr; });
   if (failure_ == nullptr) return;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <millrace/runtime/task/errors.h>
+#include <millrace/tensor/start_thread.h>
 #include <millrace/tensor/with_cuda/check.h>
 #include <millrace/tensor/with_cuda/stream_state.h>
 
@@ -88,7 +89,7 @@ void NcclWorker::connect(int world_size, const ncclUniqueId& id) {
 }
 
 void NcclWorker::start() {
-  thread_ = std::thread([self = shared_from_this()] { self->run(); });
+  thread_ = start_thread("the thread of the communicator " + title_, [self = shared_from_this()] { self->run(); });
 }
 
 void NcclWorker::push(NcclOperation operation) {

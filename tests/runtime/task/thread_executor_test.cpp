@@ -13,6 +13,8 @@
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/tensor/awaited_soon.h>
 
+#include "support/no_threads.h"
+
 using namespace millrace;
 using namespace std::chrono_literals;
 
@@ -112,4 +114,15 @@ TEST_CASE("a task goes on on its own executor whoever wakes it") {
   for (int i = 0; i < 200; ++i) sync_wait(one, two_threads_meet(&other));
 }
 
-TEST_CASE("an executor needs a thread") { CHECK_THROWS_AS(ThreadExecutor(0), ArgumentError); }
+TEST_CASE("an executor needs a thread, and takes no more than a machine may have") {
+  CHECK_THROWS_WITH_AS(ThreadExecutor(0), "ThreadExecutor: expected 1 to 65536 threads, found 0", ArgumentError);
+  CHECK_THROWS_WITH_AS(ThreadExecutor(~std::size_t{0}), "ThreadExecutor: expected 1 to 65536 threads, found 18446744073709551615",
+                       ArgumentError);
+}
+
+TEST_CASE("an executor whose threads cannot start says which") {
+  const testing::NoThreads none;
+  CHECK_THROWS_WITH_AS(ThreadExecutor(2),
+                       doctest::Contains("ThreadExecutor: thread 1 of 2: expected a thread, found that the system starts none"),
+                       ThreadError);
+}
