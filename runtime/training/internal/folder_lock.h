@@ -13,8 +13,8 @@ class FolderLock {
  public:
   /// Holds nothing.
   FolderLock() = default;
-  /// Never waits. TrainingError, naming the folder, while another FolderLock of this machine, in this process or another, holds it. A folder that is
-  /// not there is not locked.
+  /// Never waits. TrainingError, naming the folder, while another FolderLock of this machine, in this process or another, holds it. IoError, naming
+  /// folder and cause, where the system gives no lock for another reason, such as too many open files. A folder that is not there is not locked.
   explicit FolderLock(const std::filesystem::path& folder);
 
  private:
