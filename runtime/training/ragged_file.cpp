@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <memory>
+
+#include <fmt/format.h>
 
 #include <millrace/kernels/cast.h>
 #include <millrace/runtime/files/file.h>
@@ -52,6 +55,21 @@ Tensor as_integers(const Tensor& tensor, const std::string& what) {
 /// Numbers of one axis as rows of one number.
 Tensor as_column(const Tensor& tensor) { return tensor.rank() == 1 ? tensor.reshape({tensor.dim(0), 1}) : tensor; }
 
+/// Values as `to`. ArgumentError names the first finite one that it does not hold.
+Tensor as_values(const Tensor& tensor, DType to, const std::string& what) {
+  const Tensor made = converted(as_column(tensor), to);
+  if (tensor.dtype() != DType::f64 || to == DType::f64) return made;
+  const std::vector<double> given = tensor.to_vector<double>();
+  const std::vector<float> held = made.to_vector<float>();
+  for (std::size_t i = 0; i < held.size(); ++i)
+    if (std::isfinite(given[i]) && !std::isfinite(held[i])) {
+      const std::size_t width = held.size() / static_cast<std::size_t>(made.dim(0));
+      throw ArgumentError(fmt::format("{}: row {}, element {}: expected a finite number that {} holds, found {}", what, i / width,
+                                      i % width, name_of(to), given[i]));
+    }
+  return made;
+}
+
 /// Lengths of sequences that lie one behind the other.
 LoD lod_of(const std::map<std::string, Tensor>& all, const std::string& tensor, const std::string& file) {
   const Tensor lengths = as_integers(needed(all, tensor, file), file + ", " + tensor);
@@ -69,7 +87,7 @@ Dataset read_ragged(const std::filesystem::path& path, Targets targets) {
   try {
     const LoD lod = lod_of(all, "lengths", name);
     Tensor labels = needed(all, "labels", name);
-    labels = is_floating(labels.dtype()) ? converted(as_column(labels), rows.dtype() == DType::f64 ? DType::f64 : DType::f32)
+    labels = is_floating(labels.dtype()) ? as_values(labels, rows.dtype() == DType::f64 ? DType::f64 : DType::f32, name + ", labels")
                                          : as_integers(labels, name + ", labels");
     Dataset made{LoDTensor(rows, lod), labels, targets == Targets::row, {}, name};
     if (targets == Targets::tokens) made.target_lod = lod_of(all, "label_lengths", name);

@@ -53,6 +53,16 @@ TEST_CASE("numbers of one axis are rows of one number, integers of any width are
                        doctest::Contains("d.npz: expected classes from 0 on, found -1 as target 1"), IndexError);
 }
 
+TEST_CASE("a label that the dtype of the values does not hold is an error that says the number as it was given") {
+  const ScratchFolder folder;
+  write_npz(folder / "a.npz", {{"rows", Tensor::from<float>({1, 2, 3})},
+                               {"lengths", Tensor::from<std::int64_t>({1, 2})},
+                               {"labels", Tensor::from<double>({0.5, 1, 2, -1e300}).reshape({2, 2})}});
+  CHECK_THROWS_WITH_AS(read_ragged(folder / "a.npz", Targets::sequence),
+                       doctest::Contains("a.npz, labels: row 1, element 1: expected a finite number that f32 holds, found -1e+300"),
+                       ArgumentError);
+}
+
 TEST_CASE("a sequence of tokens for each sequence has lengths of its own, and may be empty") {
   const ScratchFolder folder;
   NpzTensors all{{"rows", Tensor::from<std::int64_t>({4, 5, 6})},
