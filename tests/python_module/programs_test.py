@@ -738,6 +738,8 @@ def test_methods_change_axes_as_those_of_pytorch_do():
             mr.output(name, change(x))
         mr.output("permutation", x.transpose([1, 2, 0]))
         mr.output("reverse", x.transpose())
+        mr.output("reverse of a function", mr.transpose(x))
+        mr.output("permutation of a function", mr.transpose(x, (1, 2, 0)))
         assert x.to(mr.f64).dtype == x.to("f64").dtype == x.to(torch.float64).dtype == x.astype(np.float64).dtype == mr.f64
         with pytest.raises(mr.ShapeError, match="expected axes of 'x' of f32.2, 3, 4., found 3"):
             x.transpose(0, 3)
@@ -747,7 +749,9 @@ def test_methods_change_axes_as_those_of_pytorch_do():
     for name, change in changes.items():
         assert made[name].shape == tuple(change(given).shape), name
         np.testing.assert_allclose(made[name].numpy(), change(given).numpy(), atol=1e-6, err_msg=name)
-    assert np.array_equal(made["permutation"].numpy(), given.numpy().transpose([1, 2, 0])) and np.array_equal(made["reverse"].numpy(), given.numpy().T)
+    for end in "", " of a function":
+        assert np.array_equal(made["permutation" + end].numpy(), given.numpy().transpose([1, 2, 0]))
+        assert np.array_equal(made["reverse" + end].numpy(), given.numpy().T)
 
 
 @pytest.mark.parametrize("dtype", [mr.f64, mr.f32, mr.bf16, mr.i64, mr.i32])

@@ -280,7 +280,10 @@ void bind_shapes(nb::module_& m, Operations& operations) {
   operations.typed(
       "unsqueeze", axes, [](const Var& x, nb::handle of) { return build::unsqueeze(x, axes_from(of)); },
       "With axes of extent 1 at `axes`, a number or several, of the result.", "axes"_a);
-  m.def("transpose", &build::transpose, "x"_a, "perm"_a, "Axis i of the result is axis perm[i].");
+  m.def(
+      "transpose",
+      [](const Var& x, const std::optional<std::vector<std::int64_t>>& perm) { return perm ? build::transpose(x, *perm) : transposed(x); },
+      "x"_a, "perm"_a = nb::none(), "Axis i of the result is axis perm[i]; without `perm`, the axes in reverse order.");
   operations.typed_method("transpose", "*axes: int | collections.abc.Sequence[int]", &transposed_by,
                           "x.transpose(0, 1) exchanges two axes; x.transpose([1, 2, 0]): axis i of the result is axis perm[i]; "
                           "x.transpose(): the axes in reverse order.",
