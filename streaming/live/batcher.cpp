@@ -170,15 +170,12 @@ void Batcher::close(LiveId id) {
 }
 
 void Batcher::lose(const std::exception_ptr& error) {
-  std::vector<LiveId> all;
-  for (const auto& [id, sequence] : sequences_)
-    if (!sequence.over) all.push_back(id);
-  for (const LiveId id : all) {
-    const auto found = sequences_.find(id);  // a sink may close others
-    if (found == sequences_.end() || found->second.over) continue;
-    wait_in(found->second, Sequence::Queue::none);
-    found->second.over = true;
-    found->second.sink->failed(found->second.seq, error);
+  LiveId last = 0;
+  for (auto at = sequences_.begin(); at != sequences_.end(); at = sequences_.upper_bound(last)) {  // a sink may close others
+    last = at->first;
+    if (at->second.over) continue;
+    wait_in(at->second, Sequence::Queue::none);
+    fail(at->second, at->second.seq, error);
   }
 }
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <new>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -80,7 +82,8 @@ LiveCore::Locked::~Locked() {
   if (!core_.holds_back()) core_.pump();
   if (core_.idle()) core_.prompt = false;
   LiveSignal::SignalWait* waits = std::exchange(core_.woken, nullptr);
-  const std::vector<std::shared_ptr<LiveReader>> readers = std::exchange(core_.told, {});
+  std::list<std::shared_ptr<LiveReader>> readers;
+  readers.swap(core_.told);
   lock_.unlock();
   for (const std::shared_ptr<LiveReader>& reader : readers) reader->on_news();
   // A wait may be gone once it is woken.
@@ -93,6 +96,41 @@ void LiveCore::tick_done() noexcept {
   came_back_.notify_all();
 }
 
+/// Where `pump` fails at the end of a caller's turn, the caller's own work is done all the same.
+void LiveCore::starved() noexcept {
+  if (std::exchange(retrying_, true)) return;
+  post_to_ticks(retry_);
+}
+
+void LiveCore::review_later() noexcept {
+  reviewing_ = true;
+  starved();
+}
+
+void LiveCore::Retry::execute() noexcept {
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the memory is not there yet
+  const Locked lock(core_);
+  core_.try_again();
+}
+
+void LiveCore::try_again() noexcept {
+  retrying_ = false;
+  if (!std::exchange(reviewing_, false)) return;
+  for (const auto& [id, session] : sessions) try {
+      if (!session->ended) session->fed();
+    } catch (const std::bad_alloc&) {
+      review_later();
+    }
+}
+
+std::exception_ptr cancelled(const LiveSessionState& session, const char* why) noexcept {
+  try {
+    return std::make_exception_ptr(CancelledError(session.label() + why));
+  } catch (const std::bad_alloc&) {
+    return std::make_exception_ptr(CancelledError("cancelled"));  // the text needs no memory
+  }
+}
+
 void LiveCore::shut_down() noexcept {
   if (in_ticks()) {
     std::fputs("millrace: live model: expected its end on another thread than that of its ticks, found it within LiveReader::on_news\n",
@@ -103,9 +141,8 @@ void LiveCore::shut_down() noexcept {
     const Locked lock(*this);
     gone = true;
     stop();
-    const auto all = sessions;
-    for (const auto& [id, session] : all)
-      if (!session->ended) session->end_with(std::make_exception_ptr(CancelledError(session->label() + ": its model is gone")));
+    for (const auto& [id, session] : sessions)
+      if (!session->ended) session->end_with(cancelled(*session, ": its model is gone"));
     sessions.clear();
     ready.clear();
     changed.raise(woken);
@@ -126,8 +163,7 @@ LiveSessionState::~LiveSessionState() {
   if (!begun()) return;
   const LiveCore::Locked lock(*core);
   leave();
-  core->sessions.erase(id());
-  core->ready.erase(id());
+  forget_news(true);
 }
 
 std::string LiveSessionState::label() const {
@@ -163,6 +199,8 @@ void LiveSessionState::begin() {
   prepare(make_sources(), from);
   LiveSequence::begin(core->batcher(), std::move(from.states));
   core->sessions.emplace(id(), this);
+  std::set<LiveId> node{id()};
+  news = node.extract(node.begin());
 }
 
 void LiveSessionState::check_goes_on() const {
@@ -178,9 +216,25 @@ std::size_t LiveSessionState::room(std::size_t index) const {
   return rows * row;
 }
 
+void LiveSessionState::check_may_fit(std::size_t index, std::size_t bytes) const {
+  if (bytes <= core->options.queued_in) return;
+  const std::size_t row = row_bytes(index), most = std::max<std::size_t>(core->options.queued_in / row, 1);
+  if (bytes <= row) return;
+  std::optional<int> level;
+  throw ArgumentError(
+      fmt::format("{}, input '{}': expected at most {} rows at once, as many as the {} bytes of queued_in hold, found {}: push takes "
+                  "them piece by piece",
+                  label(), input(index, level).name, most, core->options.queued_in, bytes / row));
+}
+
 std::size_t LiveSessionState::feed(std::size_t index, std::span<const std::byte> bytes) {
   const std::size_t taken = sources()[index]->feed(bytes.first(std::min(bytes.size(), room(index))));
-  if (taken > 0) fed();
+  if (taken == 0) return 0;
+  try {
+    fed();
+  } catch (const std::bad_alloc&) {  // the rows are queued
+    core->review_later();
+  }
   return taken;
 }
 
@@ -244,6 +298,7 @@ void LiveSessionState::check_whole() const {
 // ---- Results ----
 
 void LiveSessionState::keep(std::size_t first, Row row) {
+  for (std::size_t i = 0; i < row.size(); ++i) outputs[first + i].bytes.reserve(outputs[first + i].bytes.size() + row[i].size());
   for (std::size_t i = 0; i < row.size(); ++i) {
     Rows& to = outputs[first + i];
     to.bytes.append(reinterpret_cast<const char*>(row[i].data()), row[i].size());
@@ -261,21 +316,26 @@ std::vector<LiveSessionState::Rows> LiveSessionState::take() {
   results = 0;
   const bool held_up = std::exchange(waiting_bytes, 0) > core->options.queued_out;
   if (ended) {
-    core->ready.insert(id());
+    if (!news.empty()) core->ready.insert(std::move(news));
   } else {
-    core->ready.erase(id());
+    forget_news(false);
     if (held_up) core->batcher().allow(id(), true);
   }
   return taken;
 }
 
-void LiveSessionState::notify() {
+void LiveSessionState::notify() noexcept {
   signal.raise(core->woken);
   if (!has_news()) return;
-  if (reader != nullptr) core->told.push_back(std::move(reader));
+  core->told.splice(core->told.end(), reader);
   if (core->sessions.count(id()) == 0) return;
-  core->ready.insert(id());
+  if (!news.empty()) core->ready.insert(std::move(news));
   core->changed.raise(core->woken);
+}
+
+void LiveSessionState::forget_news(bool end) noexcept {
+  if (news.empty()) news = core->ready.extract(id());
+  if (end) core->sessions.erase(id());
 }
 
 void LiveSessionState::on_step(std::uint64_t, Row row) {
@@ -293,14 +353,19 @@ void LiveSessionState::on_crossed(std::size_t boundary, std::uint64_t, Row row) 
 }
 
 void LiveSessionState::on_failed(std::uint64_t seq, std::exception_ptr cause) {
-  std::string why = "its work failed";
+  std::exception_ptr named = cause;  // where there is no memory to say of what
   try {
-    std::rethrow_exception(cause);
-  } catch (const std::exception& known) {
-    why = known.what();
-  } catch (...) {  // a foreign type keeps its place in `cause`
+    std::string why = "its work failed";
+    try {
+      std::rethrow_exception(cause);
+    } catch (const std::exception& known) {
+      why = known.what();
+    } catch (...) {  // a foreign type keeps its place in `cause`
+    }
+    named = std::make_exception_ptr(LiveError(fmt::format("{}, step {}: {}", label(), seq, why), id(), seq, cause));
+  } catch (const std::bad_alloc&) {
   }
-  end_with(std::make_exception_ptr(LiveError(fmt::format("{}, step {}: {}", label(), seq, why), id(), seq, cause)));
+  end_with(std::move(named));
 }
 
 void LiveSessionState::on_drained(bool anew) {
@@ -330,7 +395,7 @@ bool LiveSessionState::end_begun_mark() noexcept {
 
 SavedState LiveSessionState::take_saved() { return *std::exchange(saved_, std::nullopt); }
 
-void LiveSessionState::end_with(std::exception_ptr why) {
+void LiveSessionState::end_with(std::exception_ptr why) noexcept {
   if (ended) return;
   ended = true;
   error = std::move(why);

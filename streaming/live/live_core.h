@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -49,7 +50,8 @@ class LiveSignal::SignalWait final : public ExternalWait {
   SignalWait* next_ = nullptr;
 };
 
-/// The place of a model, whose batcher lives under one lock. When the lock is released, ready ticks are sent off and waiters are woken.
+/// The place of a model, whose batcher lives under one lock. When the lock is released, ready ticks are sent off and waiters are woken, without any
+/// memory: where there is none for a tick, the thread of ticks tries again.
 class LiveCore final : public LivePlace, public std::enable_shared_from_this<LiveCore> {
  public:
   LiveCore(Runtime& runtime, std::shared_ptr<const Recurrence> recurrence, LiveOptions options);
@@ -66,6 +68,8 @@ class LiveCore final : public LivePlace, public std::enable_shared_from_this<Liv
     std::unique_lock<std::mutex> lock_;
   };
 
+  /// A session has rows that the batcher does not know of, for want of memory: it hears of them when there is some.
+  void review_later() noexcept;
   /// Waits for the tick that is out; nothing lives afterwards.
   void shut_down() noexcept;
   const Recurrence& recurrence() const noexcept { return batcher().recurrence(); }
@@ -77,23 +81,38 @@ class LiveCore final : public LivePlace, public std::enable_shared_from_this<Liv
   const LiveOptions options;
   std::mutex mutex;
   std::map<LiveId, LiveSessionState*> sessions;  // until their end was given
-  std::set<LiveId> ready;                        // of which `LiveModel::next` has something to say
+  std::set<LiveId> ready;                        // of which `LiveModel::next` has something to say; nodes are those of the sessions
   LiveSignal changed;
   LiveSignal::SignalWait* woken = nullptr;
-  std::vector<std::shared_ptr<LiveReader>> told;
+  std::list<std::shared_ptr<LiveReader>> told;
   int gatherings = 0;
   std::size_t gathered = 0;  // pushes since steps began to be held back
   bool prompt = false;       // a task said something that no gathering holds back
   bool gone = false;         // the model; its sessions may live on
 
  private:
+  /// Tries to send off a tick for which there was no memory.
+  class Retry final : public Runnable {
+   public:
+    explicit Retry(LiveCore& core) noexcept : core_(core) {}
+    void execute() noexcept override;
+
+   private:
+    LiveCore& core_;
+  };
+
   bool holds_back() noexcept;
+  void try_again() noexcept;
   void tick_done() noexcept override;
+  void starved() noexcept override;
 
   const std::shared_ptr<const Recurrence> recurrence_;
   std::once_flag seal_made_;
   std::unique_ptr<StateSeal> seal_;
   std::condition_variable came_back_;
+  Retry retry_{*this};
+  bool retrying_ = false;
+  bool reviewing_ = false;  // sessions may have rows that the batcher does not know of
 };
 
 /// One session: a LiveSequence, what was said of it last, and its results. Used under the core's lock.
@@ -119,9 +138,11 @@ class LiveSessionState final : public LiveSequence, public std::enable_shared_fr
   void withdraw() noexcept;
   /// Bytes of whole rows of an input that there is room for.
   std::size_t room(std::size_t input) const;
+  /// ArgumentError for more bytes than there ever is room for.
+  void check_may_fit(std::size_t input, std::size_t bytes) const;
   /// Whole rows of an input, as many as there is room for; how many bytes that were.
   std::size_t feed(std::size_t input, std::span<const std::byte> bytes);
-  void end_with(std::exception_ptr why);
+  void end_with(std::exception_ptr why) noexcept;
   std::vector<Rows> take();
   /// The state that a completed save left.
   SavedState take_saved();
@@ -132,14 +153,18 @@ class LiveSessionState final : public LiveSequence, public std::enable_shared_fr
   std::size_t row_bytes(std::size_t input) const { return sources()[input]->row_bytes(); }
   const Recurrence::Input& input(std::size_t index, std::optional<int>& level) const;
   std::string label() const;
-  void notify();
+  void notify() noexcept;
+  /// `next` has nothing more to say of the session; `end`: nor will it.
+  void forget_news(bool end) noexcept;
   using LiveSequence::begins_anew;
+  using LiveSequence::fed;
   using LiveSequence::open_levels;
 
   const std::shared_ptr<LiveCore> core;
   const std::string name;
   LiveSignal signal;
-  std::shared_ptr<LiveReader> reader;  // until it is told
+  std::list<std::shared_ptr<LiveReader>> reader;  // one at most, until it is told
+  std::set<LiveId>::node_type news;               // its node in the core's `ready`, while it is not there
   std::optional<Mark> mark;
   bool begun_mark = false;  // `mark` is the save or the reset that is under way
   std::exception_ptr refused;
@@ -168,5 +193,8 @@ class LiveSessionState final : public LiveSequence, public std::enable_shared_fr
   std::optional<SavedState> from_;   // until it begins
   std::optional<SavedState> saved_;  // until it is taken
 };
+
+/// CancelledError with the session's label and `why`; without them where there is no memory for the text.
+std::exception_ptr cancelled(const LiveSessionState& session, const char* why) noexcept;
 
 }  // namespace millrace::detail

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <list>
 #include <set>
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 
 namespace millrace {
 
+using detail::cancelled;
 using detail::LiveCore;
 using detail::LiveSessionState;
 using detail::LiveSignal;
@@ -365,6 +367,16 @@ std::vector<Tensor> tensors_of(const Recurrence& recurrence, const std::vector<L
   return made;
 }
 
+/// The same by the names of the outputs; of inner sequences those that have closed.
+LiveRows rows_by_name(const Recurrence& recurrence, const std::vector<LiveSessionState::Rows>& taken) {
+  std::vector<Tensor> rows = tensors_of(recurrence, taken);
+  LiveRows made;
+  each_output(recurrence, [&](std::size_t index, const Recurrence::Output& output, bool of_step) {
+    if (of_step || taken[index].count > 0) made.emplace(output.name, std::move(rows[index]));
+  });
+  return made;
+}
+
 /// `next` where it need not wait: sets `taken`, or to nothing at the end. Else false, and `waits(sequence)` is called under the lock.
 template <class Waits>
 bool take_next(LiveSessionState& sequence, std::optional<std::vector<LiveSessionState::Rows>>& taken, Waits waits) {
@@ -378,8 +390,7 @@ bool take_next(LiveSessionState& sequence, std::optional<std::vector<LiveSession
     waits(sequence);
     return false;
   }
-  core.ready.erase(sequence.id());
-  core.sessions.erase(sequence.id());
+  sequence.forget_news(true);
   core.changed.raise(core.woken);
   if (sequence.error != nullptr) rethrow_own(sequence.error);
   taken.reset();
@@ -394,7 +405,7 @@ task<std::optional<LiveRows>> next_of(Sequence sequence) {
     co_await wait;
   }
   std::optional<LiveRows> made;
-  if (taken) made = joined(sequence->core->recurrence(), {std::move(*taken)});
+  if (taken) made = rows_by_name(sequence->core->recurrence(), *taken);
   co_return std::move(made);
 }
 
@@ -403,7 +414,7 @@ template <class T, class Convert>
 bool take_at_once(LiveSessionState& sequence, std::optional<T>& made, const std::shared_ptr<LiveReader>& reader, Convert convert) {
   std::optional<std::vector<LiveSessionState::Rows>> taken;
   const auto wait = [&reader](LiveSessionState& of) {
-    if (reader != nullptr) of.reader = reader;
+    if (reader != nullptr) of.reader = std::list{reader};
   };
   if (!take_next(sequence, taken, wait)) return false;
   made.reset();
@@ -414,22 +425,25 @@ bool take_at_once(LiveSessionState& sequence, std::optional<T>& made, const std:
 /// Takes the results that are ready of all sequences; under the lock.
 std::vector<std::vector<LiveSessionState::Rows>> take_ready(LiveCore& core, LiveBatch& batch) {
   std::vector<std::vector<LiveSessionState::Rows>> all;
-  const std::set<LiveId> ids = std::exchange(core.ready, {});
-  for (const LiveId id : ids) {
+  while (!core.ready.empty()) {
+    const LiveId id = *core.ready.begin();
     const auto found = core.sessions.find(id);
-    if (found == core.sessions.end()) continue;
+    if (found == core.sessions.end()) {
+      core.ready.erase(id);
+      continue;
+    }
     LiveSessionState& sequence = *found->second;
     if (sequence.results > 0) {
       batch.ids.push_back(id);
       all.push_back(sequence.take());
     }
-    if (!sequence.ended) continue;
-    core.ready.erase(id);
-    core.sessions.erase(found);
-    if (sequence.error == nullptr)
-      batch.ended.push_back(id);
-    else
-      batch.failed.emplace_back(id, sequence.error);
+    if (sequence.ended) {
+      if (sequence.error == nullptr)
+        batch.ended.push_back(id);
+      else
+        batch.failed.emplace_back(id, sequence.error);
+    }
+    sequence.forget_news(sequence.ended);
   }
   return all;
 }
@@ -616,15 +630,14 @@ LiveSession::~LiveSession() {
   if (sequence_ == nullptr) return;
   cancel();
   const LiveCore::Locked lock(*sequence_->core);
-  sequence_->core->ready.erase(sequence_->id());
-  sequence_->core->sessions.erase(sequence_->id());
+  sequence_->forget_news(true);
   sequence_->core->changed.raise(sequence_->core->woken);
 }
 
 void LiveSession::cancel() const noexcept {
   if (sequence_ == nullptr) return;
   const LiveCore::Locked lock(*sequence_->core);
-  sequence_->end_with(std::make_exception_ptr(CancelledError(sequence_->label() + " was cancelled")));
+  sequence_->end_with(cancelled(*sequence_, " was cancelled"));
 }
 
 const std::shared_ptr<LiveSessionState>& LiveSession::present() const {
@@ -673,6 +686,7 @@ bool LiveSession::try_push(const LiveRows& rows) const {
   pieces.reserve(rows.size());
   for (const auto& [name, value] : rows) {
     pieces.push_back(piece_of(state(), name, value.tensor()));
+    state().check_may_fit(pieces.back().input, pieces.back().rows.bytes());
     if (pieces.back().rows.bytes() > state().room(pieces.back().input)) return false;
   }
   ++state().core->gathered;
@@ -690,15 +704,14 @@ bool LiveSession::try_push(std::span<const std::byte> rows) const {
     throw ArgumentError(
         fmt::format("{}, input '{}': expected whole rows of {} bytes, found {} bytes", state().label(), name, row, rows.size()));
   if (!rows.empty()) check_open(state(), name);
+  state().check_may_fit(0, rows.size());
   if (rows.size() > state().room(0)) return false;
   ++state().core->gathered;
   state().feed(0, rows);
   return true;
 }
 bool LiveSession::try_next(std::optional<LiveRows>& made, const std::shared_ptr<LiveReader>& reader) const {
-  return take_at_once(state(), made, reader, [](const Recurrence& recurrence, std::vector<LiveSessionState::Rows> taken) {
-    return joined(recurrence, {std::move(taken)});
-  });
+  return take_at_once(state(), made, reader, &rows_by_name);
 }
 bool LiveSession::try_next(std::optional<std::vector<Tensor>>& made, const std::shared_ptr<LiveReader>& reader) const {
   return take_at_once(state(), made, reader, &tensors_of);

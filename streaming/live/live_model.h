@@ -118,11 +118,12 @@ class LiveSession {
   task<void> push(std::span<const T> values, Limit deadline = {}) const {
     return push_bytes(dtype_of<T>, std::as_bytes(values), deadline);
   }
-  /// The results that are there and were not taken, at least one; nothing when the sequence has ended. Of each output of a step [n, …]; an output of
+  /// The results that are there and were not taken, at least one; nothing when the sequence has ended. Of each output of a step [n, …], without LoD; an output of
   /// inner sequences stands there when some have closed, a row each.
   task<std::optional<LiveRows>> next(Limit deadline = {}) const;
   /// `push` and `next` where they need not wait, for a caller that is no task. False, and nothing has changed, where they would: for room for all of the
-  /// rows, for another operation that says something, for a result. Rows with inner sequences are for `push`. Errors are those of `push` and `next`.
+  /// rows, for another operation that says something, for a result. Rows with inner sequences are for `push`, and so are more rows of an input than the
+  /// queue ever has room for: those are an ArgumentError. Other errors are those of `push` and `next`.
   bool try_push(const LiveRows& rows) const;
   /// The same for the bytes of whole rows of the only input, in row-major order.
   bool try_push(std::span<const std::byte> rows) const;

@@ -80,6 +80,8 @@ class LivePlace {
   void finish();
   /// Rows wait from now, if some do.
   void count_waiting();
+  /// Runs `runnable` on the thread of ticks. No tick is out, or it runs behind that.
+  void post_to_ticks(Runnable& runnable) noexcept { worker_->post(runnable); }
   /// No tick is sent off any more.
   void stop() noexcept { stopped_ = true; }
   /// The calling thread is that of ticks.

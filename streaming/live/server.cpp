@@ -330,7 +330,8 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   std::shared_ptr<const ServedModel> model_named(const std::string& name) override;
   std::string model_name() const override { return server_->routes.size() > 1 ? route_->name : std::string(); }
   Batcher& choose() override { return server_->place_for(*this); }
-  std::string issue_ticket() override;
+  std::string new_ticket() const override;
+  void issue_ticket(const std::string& ticket) override { server_->tickets.emplace(ticket, this); }
   void resume(const std::string& ticket, std::uint64_t acknowledged) override;
   /// A completion handler, which does `work(*this, results…)` as `attempt` does. One that is destroyed and not called tells so: its operation threw.
   template <class Work>
@@ -647,11 +648,8 @@ Server::State::Route* Server::State::route_named(std::string_view name) noexcept
 
 // ---- Sessions that outlive their connections ----
 
-std::string Server::State::Connection::issue_ticket() {
-  if (server_->options.limits.resume.count() == 0) return {};
-  std::string ticket = make_ticket();
-  server_->tickets.emplace(ticket, this);
-  return ticket;
+std::string Server::State::Connection::new_ticket() const {
+  return server_->options.limits.resume.count() == 0 ? std::string() : make_ticket();
 }
 
 Server::State::Connection& Server::State::holder_of(std::string_view ticket) const {

@@ -34,8 +34,10 @@ class SessionHost {
   virtual std::string why_no_seal() const { return "this server saves no states"; }
   /// Bytes of the longest state that a start may have, whichever model it asks for.
   virtual std::size_t most_state_bytes() const noexcept { return 0; }
-  /// A ticket by which the session can be resumed, asked for once, at its start; empty: it cannot.
-  virtual std::string issue_ticket() { return {}; }
+  /// A ticket by which the session can be resumed once it is issued, asked for at its start; empty: it cannot.
+  virtual std::string new_ticket() const { return {}; }
+  /// `ticket` finds the session from now on, which knows it by itself behind this call. Called once; without effect where it throws.
+  virtual void issue_ticket(const std::string& ticket) { static_cast<void>(ticket); }
   /// The client wants this connection to go on with the session of that ticket, which it has got so many messages of.
   virtual void resume(const std::string& ticket, std::uint64_t acknowledged);
 

@@ -187,8 +187,13 @@ void Session::start(const StartMessage& message) {
   if (message.state) go_on_from(from, message);
   begin(host_ != nullptr ? host_->choose() : batcher(), std::move(from.states));
   if (host_ != nullptr)
-    if (std::string ticket = host_->issue_ticket(); !ticket.empty())
-      make_special().sent = std::make_unique<SentMessages>(std::move(ticket), limits_.held_out);
+    if (std::string ticket = host_->new_ticket(); !ticket.empty()) {
+      auto sent = std::make_unique<SentMessages>(std::move(ticket), limits_.held_out);
+      Special& own = make_special();
+      host_->issue_ticket(
+          sent->ticket());  // nothing throws behind it: a session that does not know its ticket leaves it behind when it ends
+      own.sent = std::move(sent);
+    }
   // Lasting objects are made before passing ones, so that no gaps are left.
   send(text_message(to_json(greeting())));
 }

@@ -25,7 +25,7 @@ namespace {
 /// Operations run on the event loops of those who ask for them; on the runtime itself nothing does.
 class Model {
  public:
-  Model(const Program& program, LiveOptions options, int threads) : forks_(forks()) {
+  Model(const Program& program, LiveOptions options, int threads) : forks_(forks()), queued_in_(options.queued_in) {
     const GilReleased released;
     const SignalsBlocked blocked;
     RuntimeOptions how;
@@ -88,6 +88,7 @@ class Model {
   /// `try_push` of a session of this model: False; True; or the first push's Gathering. With the GIL held.
   template <class Rows>
   nb::object try_push(const LiveSession& session, const Rows& rows) const {
+    if (!may_fit(rows)) return nb::bool_(false);  // `push` takes them piece by piece
     std::shared_ptr<LiveGathering> made;
     if (gathering_.expired()) gathering_ = made = std::make_shared<LiveGathering>(get().gather());
     if (!session.try_push(rows)) return nb::bool_(false);
@@ -95,7 +96,20 @@ class Model {
   }
 
  private:
+  /// Whether a session's queues ever have room for all of it at once.
+  bool may_fit(const LiveRows& rows) const {
+    return std::all_of(rows.begin(), rows.end(), [this](const auto& named) {
+      const Tensor& value = named.second.tensor();
+      return value.bytes() <= queued_in_ || value.dim(0) <= 1;
+    });
+  }
+  bool may_fit(std::span<const std::byte> rows) const {
+    const VarType& type = arriving_.front().type;
+    return rows.size() <= std::max(queued_in_, static_cast<std::size_t>(type.shape->erased(0).elements()) * size_of(type.dtype));
+  }
+
   int forks_;
+  std::size_t queued_in_;
   std::unique_ptr<Runtime> runtime_;
   std::unique_ptr<LiveModel> model_;
   std::vector<Arriving> arriving_;

@@ -27,6 +27,7 @@
 #include <millrace/runtime/task/scope.h>
 #include <millrace/runtime/task/start_run.h>
 #include <millrace/runtime/task/sync_wait.h>
+#include <streaming/live/allocation_count.h>
 #include <streaming/live/live_model.h>
 #include <support/sanitized.h>
 
@@ -99,7 +100,7 @@ task<std::string> taker(const LiveSession* session, std::string output) {
     task<std::optional<LiveRows>> next = session->next();
     const std::optional<LiveRows> rows = co_await std::move(next);
     if (!rows) co_return bytes;
-    CHECK(rows->at(output).lod().depth() == 1);
+    CHECK(rows->at(output).lod().empty());
     bytes += WholeRun::bytes(rows->at(output).tensor());
   }
 }
@@ -324,7 +325,12 @@ TEST_CASE("a caller that is no task pushes and takes where nothing has to wait, 
     const LiveSession session = sync_wait(on, model.open(std::move(start)));
     std::optional<LiveRows> made;
     CHECK(!session.try_next(made));
-    CHECK(!session.try_push({{"x", LoDTensor(random_tensor(random, {room + 1, features}))}}));  // more than the queue ever holds
+    const Tensor more = random_tensor(random, {room + 1, features});  // than the queue ever holds
+    const std::string most = "input 'x': expected at most " + std::to_string(room) + " rows at once, as many as the " +
+                             std::to_string(options.queued_in) + " bytes of queued_in hold, found " + std::to_string(room + 1);
+    CHECK_THROWS_WITH_AS(session.try_push({{"x", LoDTensor(more)}}), doctest::Contains(most.c_str()), ArgumentError);
+    CHECK_THROWS_WITH_AS(session.try_push(std::span(static_cast<const std::byte*>(more.raw()), more.bytes())),
+                         doctest::Contains(most.c_str()), ArgumentError);
     std::string bytes;
     const auto keep = [&] {
       if (made) bytes += WholeRun::bytes(made->at("y").tensor());
@@ -414,6 +420,54 @@ TEST_CASE("rows that sessions push while they are gathered share a step, which b
   for (std::size_t i = 0; i < 4; ++i) CHECK(sync_wait(on, sessions[i].flush()) == (i < 3 ? 2 : 1));
   CHECK(model.stats().ticks == 2);
   CHECK(model.stats().largest == 4);
+}
+
+TEST_CASE(
+    "a push that runs out of memory anywhere either says so and queues nothing or keeps its rows until there is memory for their step") {
+  Random random(12);
+  const Program program = live_listing(random, features, hidden);
+  const WholeRun whole(program, random, 1, 20, features, hidden);
+  const std::span<const std::byte> rows(static_cast<const std::byte*>(whole.rows[0].raw()), whole.rows[0].bytes());
+  Executor& on = threads().executor();
+  std::uint64_t hit = 1;
+  for (std::uint64_t at = 0; hit > 0; ++at) {
+    INFO("allocation ", at);
+    const LiveModel model(threads(), program);
+    LiveStart start;
+    start.given["boot"] = whole.boots[0];
+    const LiveSession session = sync_wait(on, model.open(std::move(start)));
+    if (!fail_allocations({0, at})) return;
+    bool pushed = false;
+    try {
+      pushed = session.try_push(rows);
+    } catch (const std::bad_alloc&) {  // then nothing is queued
+    }
+    hit = end_allocation_faults();
+    if (!pushed) REQUIRE(session.try_push(rows));
+    sync_wait(on, session.finish());
+    std::string bytes;
+    while (const std::optional<LiveRows> made = sync_wait(on, session.next())) bytes += WholeRun::bytes(made->at("y").tensor());
+    CHECK(bytes == WholeRun::bytes(whole.outputs[0]));
+  }
+}
+
+TEST_CASE("sessions are cancelled, and end with their model, where no memory is left") {
+  auto model = std::make_unique<LiveModel>(threads(), [] {
+    Random random(13);
+    return live_listing(random, features, hidden);
+  }());
+  Executor& on = threads().executor();
+  const LiveSession cancelled = sync_wait(on, model->open()), left = sync_wait(on, model->open());
+  const auto reader = std::make_shared<CountingReader>();
+  std::optional<LiveRows> made;
+  CHECK(!left.try_next(made, reader));
+  if (!fail_allocations({0, {}})) return;
+  cancelled.cancel();
+  model.reset();
+  end_allocation_faults();
+  CHECK(reader->news == 1);
+  CHECK_THROWS_AS(sync_wait(on, cancelled.next()), CancelledError);
+  CHECK_THROWS_AS(sync_wait(on, left.next()), CancelledError);
 }
 
 TEST_CASE("what a task says of a session waits for no gathering, and takes along what is held back") {

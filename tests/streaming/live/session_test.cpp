@@ -2,11 +2,13 @@
 #include <millrace/streaming/live/session.h>
 
 #include <memory>
+#include <new>
 
 #include <doctest/doctest.h>
 
 #include <millrace/streaming/protocol/data.h>
 #include <millrace/streaming/protocol/result.h>
+#include <streaming/live/allocation_count.h>
 #include <streaming/live/live_model.h>
 #include <streaming/live/table.h>
 #include <streaming/live/whole_clients.h>
@@ -553,4 +555,25 @@ TEST_CASE("audio gives the same results and segments however it was cut") {
       CHECK(reader.segments[i].end == first_segments.at(i).end);
     }
   }
+}
+
+TEST_CASE("a start that runs out of memory anywhere issues no ticket that its session does not know") {
+  Random random(3);
+  Table table(live_listing(random, features, hidden));
+  table.ticket = "0123456789abcdef0123456789abcdef";
+  std::uint64_t hit = 1;
+  for (std::uint64_t at = 0; hit > 0; ++at) {
+    INFO("allocation ", at);
+    table.issued.clear();
+    const auto session = table.sit_hosted();
+    Message message = start();
+    if (!fail_allocations({0, at})) return;
+    try {
+      session->receive(std::move(message));
+    } catch (const std::bad_alloc&) {
+    }
+    hit = end_allocation_faults();
+    CHECK(table.issued.empty() == session->ticket().empty());
+  }
+  CHECK(table.issued.size() == 1);
 }

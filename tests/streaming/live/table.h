@@ -45,14 +45,16 @@ struct Table : private SessionHost {
   Batcher batcher;
   StateSlab slab;
   std::optional<StateSeal> sealing;
-  std::string ticket;  ///< of each session
+  std::string ticket;               ///< of each session
+  std::vector<std::string> issued;  ///< tickets that find a session
 
  private:
   std::shared_ptr<const ServedModel> model_named(const std::string&) override { return model; }
   std::size_t most_state_bytes() const noexcept override { return sealing ? sealing->most_bytes() : 0; }
   Batcher& choose() override { return batcher; }
   const StateSeal* seal() const noexcept override { return sealing ? &*sealing : nullptr; }
-  std::string issue_ticket() override { return ticket; }
+  std::string new_ticket() const override { return ticket; }
+  void issue_ticket(const std::string& of) override { issued.push_back(of); }
 };
 
 }  // namespace millrace::testing
