@@ -18,6 +18,7 @@
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/program/vectorize.h>
 // [headers]
+#include <millrace/runtime/autodiff/append_backward.h>
 #include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/lowering/recurrence.h>
@@ -66,6 +67,18 @@ RowFunction hard_shrink_of_rows(const PrepareContext& context, const RowForm& fo
 }
 // [rows]
 
+// [gradient]
+/// The gradient g of the result goes through where |x| > lambda, and is 0 elsewhere.
+void hard_shrink_gradient(GradientContext& context) {
+  const auto constant = [&](double value) {
+    return context.append1("constant", {}, {{"value", Tensor::scalar(static_cast<float>(value))}});
+  };
+  const double lambda = context.op().attributes.get_or("lambda", 0.5);
+  const VarId beyond = context.append1("greater", {context.append1("abs", {context.input(0)}), constant(lambda)});
+  context.set(0, context.append1("where", {beyond, context.gradient(0), constant(0)}));
+}
+// [gradient]
+
 // [definition]
 OpDef hard_shrink() {
   OpDef def;
@@ -75,6 +88,7 @@ OpDef hard_shrink() {
   def.infer = infer_hard_shrink;
   def.prepare = prepare_hard_shrink;
   def.prepare_rows = hard_shrink_of_rows;
+  def.gradient = hard_shrink_gradient;
   // A row of the output needs that row of the input alone.
   def.follow_rows = [](const InferContext&, const std::vector<int>& axes) { return std::vector<int>{axes.at(0)}; };
   // With one more axis in front it is the same op.
@@ -145,6 +159,35 @@ TEST_CASE("an op of a page: a loop with it is fused, and has the bits of its ite
   const RunResult fused = run_fifo(run(program, feeds));
   CHECK(fused.fused_loops == 1);
   CHECK(same_bits(fused["y"].tensor(), run_fifo(run(program, feeds, interpreted))["y"].tensor()));
+}
+
+TEST_CASE("an op of a page: the gradient goes through beyond lambda, and is 0 elsewhere") {
+  Program program(with_hard_shrink());
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown}));
+    const build::Var loss = build::sum(build::call1("my.hard_shrink", {x}) * 3.0f);
+    program.add_output("dx", append_backward(program, loss.id(), {.with_respect_to = {x.id()}})[0].gradient);
+  }
+  const RunResult result = run_fifo(run(program, {{"x", Tensor::from<float>({-1, -0.5f, 0, 0.25f, 0.75f})}}));
+  CHECK(result["dx"].tensor().to_vector<float>() == std::vector<float>{3, 0, 0, 0, 3});
+}
+
+TEST_CASE("an op of a page: the backward of a loop with it is fused, and has the bits of its iterations one by one") {
+  Random random(4);
+  Program program = shrinking(random_tensor(random, DDim{4, 4}));
+  {
+    const build::Guard guard(program);
+    const build::Var y = build::Var::of(program.outputs()[0].var);
+    const build::Var loss = build::sum(build::drop_lod(y * y));
+    program.add_output("dU", append_backward(program, loss.id(), {})[0].gradient);
+  }
+  const Feeds feeds{{"x", LoDTensor(random_tensor(random, DDim{9, 4}), LoD::from_lengths({{3, 0, 6}}))}};
+  RunOptions interpreted;
+  interpreted.backend = Backend::interpreted;
+  const RunResult fused = run_fifo(run(program, feeds));
+  CHECK(fused.fused_loops == 2);
+  CHECK(same_bits(fused["dU"].tensor(), run_fifo(run(program, feeds, interpreted))["dU"].tensor()));
 }
 
 TEST_CASE("an op of a page: a loop with it can be fed live") {
