@@ -4,7 +4,7 @@
 #include <limits>
 #include <type_traits>
 
-#include <millrace/kernels/cpu/strided_loop.h>
+#include <millrace/kernels/cpu/each_element.h>
 
 namespace millrace::cpu {
 namespace {
@@ -32,28 +32,14 @@ To cast_one(From value) {
   }
 }
 
-template <class From, class To>
-void cast_all(const Tensor& x, const Tensor& out, ThreadTeam& team) {
-  const StridedLoop<2> loop(x.dims(), {&x.strides(), &out.strides()});
-  const From* from = static_cast<const From*>(x.raw());
-  To* to = static_cast<To*>(out.raw_mutable());
-  const auto [from_step, to_step] = loop.inner();
-  loop.parallel(team, grain_light, [&](const auto& offsets, std::int64_t count) {
-    const From* source = from + offsets[0];
-    To* target = to + offsets[1];
-    if (from_step == 1 && to_step == 1) {
-      for (std::int64_t i = 0; i < count; ++i) target[i] = cast_one<To>(source[i]);
-    } else {
-      for (std::int64_t i = 0; i < count; ++i) target[i * to_step] = cast_one<To>(source[i * from_step]);
-    }
-  });
-}
-
 }  // namespace
 
 void cast(const Tensor& x, const Tensor& out, ThreadTeam& team) {
   visit_dtype(x.dtype(), [&](auto from) {
-    visit_dtype(out.dtype(), [&](auto to) { cast_all<typename decltype(from)::type, typename decltype(to)::type>(x, out, team); });
+    visit_dtype(out.dtype(), [&](auto to) {
+      using To = typename decltype(to)::type;
+      each_element<typename decltype(from)::type, To>(x, out, team, [](auto value) { return cast_one<To>(value); });
+    });
   });
 }
 

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include <millrace/kernels/cpu/convert_run.h>
+#include <millrace/kernels/cpu/each_element.h>
 #include <millrace/kernels/cpu/strided_loop.h>
 #include <millrace/kernels/cpu/unary_kernels.h>
 
@@ -39,35 +40,18 @@ void run_floats(Unary kind, const UnaryParams& params, const Tensor& x, const Te
   });
 }
 
-template <class From, class To, class F>
-void run_each(const Tensor& x, const Tensor& out, ThreadTeam& team, F f) {
-  const StridedLoop<2> loop(x.dims(), {&x.strides(), &out.strides()});
-  const From* from = static_cast<const From*>(x.raw());
-  To* to = static_cast<To*>(out.raw_mutable());
-  const auto [from_step, to_step] = loop.inner();
-  loop.parallel(team, grain_light, [&](const auto& offsets, std::int64_t count) {
-    const From* source = from + offsets[0];
-    To* target = to + offsets[1];
-    if (from_step == 1 && to_step == 1) {
-      for (std::int64_t i = 0; i < count; ++i) target[i] = f(source[i]);
-    } else {
-      for (std::int64_t i = 0; i < count; ++i) target[i * to_step] = f(source[i * from_step]);
-    }
-  });
-}
-
 template <class T>
 void run_integers(Unary kind, const UnaryParams& params, const Tensor& x, const Tensor& out, ThreadTeam& team) {
   using Wrapping = std::make_unsigned_t<T>;
   const auto minus = [](T v) { return static_cast<T>(Wrapping{0} - static_cast<Wrapping>(v)); };
   switch (kind) {
-    case Unary::neg: return run_each<T, T>(x, out, team, minus);
-    case Unary::abs: return run_each<T, T>(x, out, team, [=](T v) { return v < 0 ? minus(v) : v; });
-    case Unary::sign: return run_each<T, T>(x, out, team, [](T v) { return static_cast<T>((v > 0) - (v < 0)); });
+    case Unary::neg: return each_element<T, T>(x, out, team, minus);
+    case Unary::abs: return each_element<T, T>(x, out, team, [=](T v) { return v < 0 ? minus(v) : v; });
+    case Unary::sign: return each_element<T, T>(x, out, team, [](T v) { return static_cast<T>((v > 0) - (v < 0)); });
     case Unary::square:
-      return run_each<T, T>(x, out, team,
-                            [](T v) { return static_cast<T>(static_cast<std::uint64_t>(v) * static_cast<std::uint64_t>(v)); });
-    case Unary::relu: return run_each<T, T>(x, out, team, [](T v) { return std::max(v, T{0}); });
+      return each_element<T, T>(x, out, team,
+                                [](T v) { return static_cast<T>(static_cast<std::uint64_t>(v) * static_cast<std::uint64_t>(v)); });
+    case Unary::relu: return each_element<T, T>(x, out, team, [](T v) { return std::max(v, T{0}); });
     case Unary::clip: {
       const auto bound = [](double value) {
         if (!(value > static_cast<double>(std::numeric_limits<T>::min()))) return std::numeric_limits<T>::min();
@@ -76,9 +60,9 @@ void run_integers(Unary kind, const UnaryParams& params, const Tensor& x, const 
       };
       const T low = bound(params.alpha);
       const T high = bound(params.beta);
-      return run_each<T, T>(x, out, team, [=](T v) { return std::min(std::max(v, low), high); });
+      return each_element<T, T>(x, out, team, [=](T v) { return std::min(std::max(v, low), high); });
     }
-    default: return run_each<T, T>(x, out, team, [](T v) { return v; });
+    default: return each_element<T, T>(x, out, team, [](T v) { return v; });
   }
 }
 
@@ -86,13 +70,13 @@ template <class T>
 void run_type(Unary kind, const UnaryParams& params, const Tensor& x, const Tensor& out, ThreadTeam& team) {
   if constexpr (std::is_same_v<T, bool>) {
     const bool flip = kind == Unary::logical_not;
-    run_each<bool, bool>(x, out, team, [flip](bool v) { return v != flip; });
+    each_element<bool, bool>(x, out, team, [flip](bool v) { return v != flip; });
   } else if constexpr (std::is_integral_v<T>) {
     run_integers<T>(kind, params, x, out, team);
   } else if (kind == Unary::is_nan) {
-    run_each<T, bool>(x, out, team, [](T v) { return std::isnan(convert_element<double>(v)); });
+    each_element<T, bool>(x, out, team, [](T v) { return std::isnan(convert_element<double>(v)); });
   } else if (kind == Unary::is_inf) {
-    run_each<T, bool>(x, out, team, [](T v) { return std::isinf(convert_element<double>(v)); });
+    each_element<T, bool>(x, out, team, [](T v) { return std::isinf(convert_element<double>(v)); });
   } else {
     run_floats<T>(kind, params, x, out, team);
   }
