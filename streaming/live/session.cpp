@@ -57,16 +57,8 @@ bool Session::receive(Message message) {
   try {
     if (message.kind == MessageKind::binary) return take_data(std::move(message));
     take_control(message);
-  } catch (const ProtocolError& error) {
-    end_with(error.code(), error.what(), error.retry_after_ms());
-  } catch (const SavedStateError& error) {
-    end_with(ErrorCode::bad_state, error.what(), {});
-  } catch (const Error& error) {
-    end_with(ErrorCode::bad_input, error.what(), {});
-  } catch (const std::bad_alloc&) {
-    fail();
-  } catch (const std::exception& error) {
-    end_with(ErrorCode::failed, error.what(), {});
+  } catch (...) {
+    end_with_caught();
   }
   return true;
 }
@@ -247,16 +239,8 @@ bool Session::pass(const Mark& front) {
 void Session::go_on() {
   try {
     feed();
-  } catch (const ProtocolError& error) {
-    end_with(error.code(), error.what(), {});
-  } catch (const SavedStateError& error) {
-    end_with(ErrorCode::bad_state, error.what(), {});
-  } catch (const Error& error) {
-    end_with(ErrorCode::bad_input, error.what(), {});
-  } catch (const std::bad_alloc&) {
-    fail();
-  } catch (const std::exception& error) {
-    end_with(ErrorCode::failed, error.what(), {});
+  } catch (...) {
+    end_with_caught();
   }
   if (on_change) on_change();
 }
@@ -385,6 +369,22 @@ void Session::end_with(ErrorCode code, const std::string& why, std::optional<std
     send(text_message(to_json(message)));
   } catch (const std::bad_alloc&) {
     if (on_change) on_change();  // the end of the connection is all that the client is told
+  }
+}
+
+void Session::end_with_caught() {
+  try {
+    throw;
+  } catch (const ProtocolError& error) {
+    end_with(error.code(), error.what(), error.retry_after_ms());
+  } catch (const SavedStateError& error) {
+    end_with(ErrorCode::bad_state, error.what(), {});
+  } catch (const Error& error) {
+    end_with(ErrorCode::bad_input, error.what(), {});
+  } catch (const std::bad_alloc&) {
+    fail();
+  } catch (const std::exception& error) {
+    end_with(ErrorCode::failed, error.what(), {});
   }
 }
 

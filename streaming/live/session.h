@@ -172,6 +172,8 @@ class Session final : private LiveSequence {
   void go_on();
   void end_with(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms,
                 std::optional<SavedMessage> saved = {});
+  /// Ends the session with the exception that is being handled.
+  void end_with_caught();
   void drop_input() noexcept;
   void label_step(Row row);
   void send_segment(const std::optional<Segment>& segment);
