@@ -542,11 +542,6 @@ View padded(RowCompiler& c, const View& view, std::int64_t before, std::int64_t 
   const std::int64_t n = view.dims[last];
   DDim dims = view.dims;
   dims[last] += before + behind;
-  if (!reflect) {
-    Ints front(static_cast<std::size_t>(last) + 1, 0);
-    front.back() = before;
-    return surrounded(c, view, front, dims, value);
-  }
   const View made = c.make(dims);
   const auto part = [&](std::int64_t begin, std::int64_t count) {
     View piece = made;
@@ -556,10 +551,16 @@ View padded(RowCompiler& c, const View& view, std::int64_t before, std::int64_t 
   };
   const auto side = [&](std::int64_t begin, std::int64_t count, std::int64_t first) {
     if (count == 0) return;
-    View from = view;
+    View from = reflect ? view : c.number(value);
+    if (reflect) {
+      from.begin += first * view.strides[last];
+      from.strides[last] = -view.strides[last];
+    } else {
+      from.strides = view.dims;
+      for (int axis = 0; axis <= last; ++axis) from.strides[axis] = 0;
+    }
+    from.dims = view.dims;
     from.dims[last] = count;
-    from.begin += first * view.strides[last];
-    from.strides[last] = -view.strides[last];
     c.copy(from, part(begin, count));
   };
   side(0, before, before);

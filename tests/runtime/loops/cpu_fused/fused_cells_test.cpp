@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <millrace/runtime/autodiff/append_backward.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/loops/cpu_fused/fused_loop.h>
 
@@ -136,9 +137,24 @@ CellCase matrix_state(std::int64_t c, std::int64_t h) {
           }};
 }
 
+/// Rows that are made for one place of a wider row, between numbers.
+CellCase padded_cell(std::int64_t c, std::int64_t h) {
+  return {"rows between numbers", c, {h}, [=](const Var& x, const std::vector<Var>& s) {
+            Weights w(10);
+            const auto padded = [](const Var& made, std::int64_t before, std::int64_t behind) {
+              return call1("pad", {made}, {{"pads", std::vector<std::int64_t>{0, before, 0, behind}}, {"value", 0.5}});
+            };
+            const Var z = matmul(x, w({c, 2 * h})) + matmul(s[0], w({h, 2 * h}));
+            const Var left = padded(tanh(slice(z, -1, 0, h)), 0, h), right = padded(sigmoid(slice(z, -1, h, 2 * h)), h - 1, 1);
+            const Var wide = padded(tanh(z), 1, 2);
+            const Var y = tanh(matmul(left + right, w({2 * h, h})) + matmul(wide, w({2 * h + 3, h})));
+            return CellStep{y, {y}};
+          }};
+}
+
 std::vector<CellCase> cells(std::int64_t c, std::int64_t h) {
   return {spelled_lstm(c, h), peephole_lstm(c, h), norm_lstm(c, h),      exponential_lstm(c, h), minimal_unit(c, h),
-          with_head(c, h),    window_cell(c, h),   scattered_cell(c, h), matrix_state(c, h)};
+          with_head(c, h),    window_cell(c, h),   scattered_cell(c, h), matrix_state(c, h),     padded_cell(c, h)};
 }
 
 TEST_CASE("cells of many kinds run in one piece and give the bits of their iterations one by one, on ragged batches with empty sequences") {
@@ -187,6 +203,26 @@ TEST_CASE("a batch of more sequences than a block holds gives each the bits that
     const RunResult one = on_cpu(program, {{"x", LoDTensor(alone[i].tensor(), LoD::from_lengths({{alone[i].rows()}}))}});
     CHECK(one["y"].tensor().to_vector<float>() == apart[i].tensor().to_vector<float>());
   }
+}
+
+TEST_CASE("gates cut from one product have the gradients of their iterations one by one") {
+  Random random(12);
+  const Tensor w = random_tensor(random, {3, 8}), u = random_tensor(random, {4, 8});
+  const CellCase each{"two gates", 3, {4}, [&](const Var& x, const std::vector<Var>& s) {
+                        const Var z = matmul(x, parameter("w", w)) + matmul(s[0], parameter("u", u));
+                        const Var keep = sigmoid(slice(z, -1, 0, 4));
+                        const Var y = keep * s[0] + (1.0f - keep) * tanh(slice(z, -1, 4, 8));
+                        return CellStep{y, {y}};
+                      }};
+  Program program = over_rows(each, false, false);
+  {
+    const Guard guard(program);
+    const Var y = Var::of(program.outputs()[0].var);
+    for (const Gradient& made : append_backward(program, sum(drop_lod(y * y)).id()))
+      program.add_output("d " + program.var(made.var).name, made.gradient);
+  }
+  const LoD lod = LoD::from_lengths({{3, 0, 6}});
+  CHECK(compare(program, {{"x", LoDTensor(random_tensor(random, {9, 3}), lod)}}) == 2);
 }
 
 TEST_CASE("double precision fuses as single does") {
