@@ -74,23 +74,26 @@ void expect_cell_dtypes(const InferContext& context, std::size_t w, std::size_t 
   if (w != r) expect_same_dtype(context, w, r);
 }
 
-void infer_lstm_cell(InferContext& context) {
-  desc_of(context.op());
+/// The form with W (two products) and the one whose X is X·W already, and which has no W.
+void infer_cell(InferContext& context, std::size_t products) {
+  lstm_form(context.op(), products);
+  const std::size_t r = in_w + products - 1, bias = r + 1, peephole = r + 2;
+  const std::string x = products == 2 ? "X" : "XW";
   expect_float(context, in_x);
-  expect_cell_dtypes(context, in_w, in_r);
-  for (std::size_t input = in_x; input <= in_r; ++input) expect_rank(context, input, 2);
-  for (const std::size_t input : {in_bias, in_peephole})
+  expect_cell_dtypes(context, in_w, r);
+  for (std::size_t input = in_x; input <= r; ++input) expect_rank(context, input, 2);
+  for (const std::size_t input : {bias, peephole})
     if (context.has(input)) expect_rank(context, input, 1);
-  const std::int64_t batch = same_extent(same_extent(extent(context, in_x, 0), extent(context, in_h, 0), "rows of X and H"),
-                                         extent(context, in_c, 0), "rows of X and C");
+  const std::int64_t batch = same_extent(same_extent(extent(context, in_x, 0), extent(context, in_h, 0), "rows of " + x + " and H"),
+                                         extent(context, in_c, 0), "rows of " + x + " and C");
   std::int64_t hidden = same_extent(extent(context, in_h, 1), extent(context, in_c, 1), "units of H and C");
-  hidden = same_extent(hidden, extent(context, in_r, 0), "units of H and rows of R");
-  expect_extent(context, in_w, 0, extent(context, in_x, 1));
+  hidden = same_extent(hidden, extent(context, r, 0), "units of H and rows of R");
+  if (products == 2) expect_extent(context, in_w, 0, extent(context, in_x, 1));
   if (hidden != DDim::unknown) {
-    expect_extent(context, in_w, 1, 4 * hidden);
-    expect_extent(context, in_r, 1, 4 * hidden);
-    if (context.has(in_bias)) expect_extent(context, in_bias, 0, 4 * hidden);
-    if (context.has(in_peephole)) expect_extent(context, in_peephole, 0, 3 * hidden);
+    expect_extent(context, products == 2 ? in_w : in_x, 1, 4 * hidden);
+    expect_extent(context, r, 1, 4 * hidden);
+    if (context.has(bias)) expect_extent(context, bias, 0, 4 * hidden);
+    if (context.has(peephole)) expect_extent(context, peephole, 0, 3 * hidden);
   }
   for (int output = 0; output < 2; ++output) context.result(VarType(context.tensor(in_x).dtype, DDim{batch, hidden}));
 }
@@ -182,25 +185,6 @@ void vectorize_lstm_cell(Vectorizer& v, const Op& op) {
 
 /// Places of the inputs of `lstm_cell_projected`.
 enum : std::size_t { at_projection, at_h, at_c, at_r, at_bias, at_peephole };
-
-void infer_projected(InferContext& context) {
-  lstm_form(context.op(), 1);
-  expect_float(context, at_projection);
-  expect_cell_dtypes(context, at_r, at_r);
-  for (std::size_t input = at_projection; input <= at_r; ++input) expect_rank(context, input, 2);
-  for (const std::size_t input : {at_bias, at_peephole})
-    if (context.has(input)) expect_rank(context, input, 1);
-  const std::int64_t batch = same_extent(same_extent(extent(context, at_projection, 0), extent(context, at_h, 0), "rows of XW and H"),
-                                         extent(context, at_c, 0), "rows of XW and C");
-  std::int64_t hidden = same_extent(extent(context, at_h, 1), extent(context, at_c, 1), "units of H and C");
-  hidden = same_extent(hidden, extent(context, at_r, 0), "units of H and rows of R");
-  if (hidden != DDim::unknown) {
-    for (const std::size_t input : {at_projection, at_r}) expect_extent(context, input, 1, 4 * hidden);
-    if (context.has(at_bias)) expect_extent(context, at_bias, 0, 4 * hidden);
-    if (context.has(at_peephole)) expect_extent(context, at_peephole, 0, 3 * hidden);
-  }
-  for (int output = 0; output < 2; ++output) context.result(VarType(context.tensor(at_projection).dtype, DDim{batch, hidden}));
-}
 
 /// The plan of a cell that knows no W, and its weights.
 std::pair<LstmPlan, PackedLstm> pack_projected(LstmDesc desc, DType dtype, const Tensor& r, const Tensor* bias, const Tensor* peephole,
@@ -310,7 +294,7 @@ OpDef projected_op() {
   def.name = "lstm_cell_projected";
   def.inputs = {"XW", "H", "C", "R", "Bias?", "Peephole?"};
   def.outputs = {"Hn", "Cn"};
-  def.infer = infer_projected;
+  def.infer = [](InferContext& context) { infer_cell(context, 1); };
   def.prepare = prepare_projected;
   def.follow_rows = follow_lstm_cell;
   def.vectorize = vectorize_lstm_cell;
@@ -326,7 +310,7 @@ void add_cell_ops(OpRegistry& registry) {
   def.name = "lstm_cell";
   def.inputs = {"X", "H", "C", "W", "R", "Bias?", "Peephole?"};
   def.outputs = {"Hn", "Cn"};
-  def.infer = infer_lstm_cell;
+  def.infer = [](InferContext& context) { infer_cell(context, 2); };
   def.prepare = prepare_lstm_cell;
   def.follow_rows = follow_lstm_cell;
   def.vectorize = vectorize_lstm_cell;
