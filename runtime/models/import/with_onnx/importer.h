@@ -57,7 +57,7 @@ class Importer {
   VarId source(VarId var) const { return values_.source(var); }
   const Op* maker(VarId var) const { return values_.maker(var); }
   VarId copied(VarId var) const { return var == no_var ? var : values_.copied(var); }
-  Element origin(VarId var, int axis) const { return values_.origin(var, axis); }
+  Element origin(VarId var, int axis) { return values_.origin(var, axis); }
   /// The var that a name of the file has here; `no_var`: none.
   VarId named(const std::string& name) { return find(name); }
   /// Rank of a var. UnsupportedError when it is not known.

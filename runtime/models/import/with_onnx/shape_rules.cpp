@@ -102,38 +102,38 @@ void unsqueeze(Importer& to, const Node& node, const char* op) {
 
 void flatten(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0)}, {{"axis", node.integer("axis", 1)}}); }
 
-/// The shape of one item of x along an axis (`zeros_like(x[:, 0])`) is read of x: a gather would pick a row, which a live sequence does not let.
-bool shape_of_item(Importer& to, const Node& node) {
-  const VarId item = to.in(node, 0);
-  const Op* made = to.maker(item);
-  if (made == nullptr || made->type != "gather" || to.rank(item) < 0) return false;
-  const VarId x = made->inputs[0], index = made->inputs[1];
-  const int rank = to.rank(x);
-  if (rank != to.rank(item) + 1 || to.program().constant(index) == nullptr || !to.type(index).is_scalar()) return false;
-  const std::int64_t axis = made->attributes.get_or("axis", std::int64_t{0}), without = axis < 0 ? axis + rank : axis;
-  const std::int64_t kept = rank - 1;
-  const auto place = [&](const char* name, std::int64_t otherwise) {
-    const std::int64_t given = node.integer(name, otherwise);
-    return std::clamp(given < 0 ? given + kept : given, std::int64_t{0}, kept);
-  };
-  const std::int64_t begin = place("start", 0), end = std::max(begin, place("end", kept));
+/// The shape of a value that is made of one item of x (`zeros_like(x[:, 0])`, or of a first state that a cell computes) is read of x: a live sequence does not let
+/// its rows be picked, and nobody needs the value. None where x has as many axes, or where an extent comes from nowhere.
+VarId shape_behind(Importer& to, VarId var, std::int64_t begin, std::int64_t end) {
+  std::vector<Element> extents;
+  for (auto axis = static_cast<int>(begin); axis < end; ++axis) {
+    const std::int64_t extent = (*to.type(var).shape)[axis];
+    extents.push_back(extent == DDim::unknown ? to.origin(var, axis) : Element{extent});
+  }
+  const auto longer = [&](const Element& each) { return each.of != no_var && to.rank(each.of) > to.rank(var); };
+  if (std::none_of(extents.begin(), extents.end(), longer)) return no_var;
   std::vector<VarId> parts;
-  const auto add = [&](std::int64_t first, std::int64_t last) {
-    if (first < last) parts.push_back(to.emit1("shape", {x}, {{"start", first}, {"end", last}}));
-  };
-  add(begin, std::min(end, without));
-  add(std::max(begin, without) + 1, end + 1);
-  if (parts.empty()) return false;
-  to.bind(node, 0, parts.size() == 1 ? parts[0] : to.emit1("concat", parts, {{"axis", std::int64_t{0}}}));
-  return true;
+  for (const Element& each : extents) {
+    const std::int64_t at = each.axis;
+    parts.push_back(each.number ? to.literal(Ints{*each.number}) : to.emit1("shape", {each.of}, {{"start", at}, {"end", at + 1}}));
+  }
+  return parts.size() == 1 ? parts[0] : to.emit1("concat", parts, {{"axis", std::int64_t{0}}});
 }
 
 void shape(Importer& to, const Node& node, const char* op) {
-  if (shape_of_item(to, node)) return;
+  const VarId x = to.in(node, 0);
   Attributes attributes;
   for (const char* name : {"start", "end"})
     if (node.has_attribute(name)) attributes.set(name, node.integer(name, 0));
-  to.give(node, op, {to.in(node, 0)}, attributes);
+  if (to.type(x).rank() > 0) {
+    const std::int64_t rank = to.rank(x);
+    const auto place = [&](const char* name, std::int64_t otherwise) {
+      const std::int64_t given = attributes.get_or(name, otherwise);
+      return std::clamp(given < 0 ? given + rank : given, std::int64_t{0}, rank);
+    };
+    if (const VarId made = shape_behind(to, x, place("start", 0), place("end", rank)); made != no_var) return to.bind(node, 0, made);
+  }
+  to.give(node, op, {x}, attributes);
 }
 
 void size(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0)}); }

@@ -47,6 +47,7 @@ void Values::clear() {
   makers_.clear();
   tensors_.clear();
   structures_.clear();
+  origins_.clear();
 }
 
 const Op* Values::maker(VarId var) const {
@@ -141,37 +142,99 @@ bool Values::picks(VarId var) const {
   return false;
 }
 
-Element Values::origin(VarId var, int axis) const {
-  for (int depth = 0; depth < deepest; ++depth) {
-    const Op* op = maker(var);
-    const int rank = program_.var(var).type.rank();
-    if (op == nullptr || op->inputs.empty() || program_.var(op->inputs[0]).type.rank() != rank) break;
-    // A constant beside the input, which does not stretch the axis: it has none there, or one of extent 1.
-    const auto keeps_axis = [&] {
-      const std::optional<DDim>& beside = program_.var(op->inputs[1]).type.shape;
-      const int at = beside ? axis - (rank - beside->rank()) : 0;
-      return program_.constant(op->inputs[1]) != nullptr && beside && beside->rank() <= rank && (at < 0 || (*beside)[at] == 1);
-    };
-    const auto is_matrix = [&] { return program_.constant(op->inputs[1]) != nullptr && program_.var(op->inputs[1]).type.rank() == 2; };
-    const auto keeps_places = [&] {  // a convolution with as much padding as its kernel reaches
-      const std::optional<DDim>& w = program_.var(op->inputs[1]).type.shape;
-      const auto number = [&](const char* name) { return op->attributes.get_or(name, std::int64_t{1}); };
-      const auto pads = op->attributes.get_or("pads", std::vector<std::int64_t>{0, 0});
-      return w && w->rank() == 3 && number("stride") == 1 && pads[0] + pads[1] == ((*w)[2] - 1) * number("dilation");
-    };
-    const bool keeps = op->type == "identity" || op->type == "cast" || op->type == "reverse" || op->type == "softmax" ||
-                       op->type == "layer_norm" || ops::find_unary(op->type) != nullptr || (ops::find_binary(op->type) && keeps_axis()) ||
-                       (op->type == "matmul" && axis < rank - 1 && is_matrix()) ||
-                       (op->type == "conv1d" && (axis == 0 || (axis == 2 && keeps_places())));
-    if (op->type == "transpose") {
-      const auto perm = op->attributes.get_or("perm", std::vector<std::int64_t>{});
-      axis = perm.empty() ? rank - 1 - axis : static_cast<int>(perm[static_cast<std::size_t>(axis)]);
-    } else if (!keeps) {
-      break;
-    }
-    var = op->inputs[0];
+/// The place of an operand that an axis of `var` has its extent from, whatever the others have there: they have no such axis, one element along it, or
+/// the same extent.
+std::optional<Element> Values::broadcast_axis(const Op& op, VarId var, int axis, int depth) {
+  std::vector<Element> places;
+  const int rank = program_.var(var).type.rank();
+  for (const VarId input : op.inputs) {
+    const std::optional<DDim>& shape = program_.var(input).type.shape;
+    if (!shape) return std::nullopt;
+    const int at = axis - (rank - shape->rank());
+    if (at >= 0 && (*shape)[at] != 1) places.push_back({std::nullopt, input, at});
   }
-  return {std::nullopt, var, axis};
+  if (places.empty() || depth >= deepest) return std::nullopt;
+  for (std::size_t i = 1; i < places.size(); ++i)
+    if (origin(places[i].of, places[i].axis, depth + 1) != origin(places[0].of, places[0].axis, depth + 1)) return std::nullopt;
+  return places[0];
+}
+
+/// The place that an extent is read of, where a list of extents says it: of a value that has one element there, or no such axis.
+std::optional<Element> Values::listed_axis(const Op& op, VarId var, int axis, int depth) {
+  const bool stretched = op.type == "expand";
+  const auto list = depth < deepest ? elements(op.inputs[stretched ? 1 : 0], depth + 1) : std::nullopt;
+  const int rank = program_.var(var).type.rank();
+  const int place = list ? axis - (rank - static_cast<int>(list->size())) : -1;
+  if (place < 0 || (*list)[static_cast<std::size_t>(place)].of == no_var) return std::nullopt;
+  if (stretched) {
+    const std::optional<DDim>& shape = program_.var(op.inputs[0]).type.shape;
+    const int own = shape ? axis - (rank - shape->rank()) : 0;
+    if (!shape || (own >= 0 && (*shape)[own] != 1)) return std::nullopt;
+  }
+  return (*list)[static_cast<std::size_t>(place)];
+}
+
+/// The place of an input that an axis of an output is; none: the op does not keep it, or may not.
+std::optional<Element> Values::kept_axis(const Op& op, VarId var, int axis, int depth) {
+  const std::string& type = op.type;
+  const int rank = program_.var(var).type.rank(), from = op.inputs.empty() ? -1 : program_.var(op.inputs[0]).type.rank();
+  if (rank < 0 || from < 0) return std::nullopt;
+  if (ops::find_binary(type) || type == "where") return broadcast_axis(op, var, axis, depth);
+  if (type == "expand" || type == "constant_of_shape") return listed_axis(op, var, axis, depth);
+  using Ints = std::vector<std::int64_t>;
+  const auto list = [&](const char* name) { return op.attributes.get_or(name, Ints{}); };
+  const auto at = [&](int kept) { return Element{std::nullopt, op.inputs[0], kept}; };
+  const auto among = [&](const Ints& axes, int each) {
+    return std::any_of(axes.begin(), axes.end(), [&](std::int64_t one) { return (one < 0 ? one + std::max(rank, from) : one) == each; });
+  };
+  const auto unless = [&](const Ints& axes) { return axes.empty() || among(axes, axis) ? std::nullopt : std::optional(at(axis)); };
+  const auto without = [&](const Ints& axes) -> std::optional<Element> {  // behind axes that are taken away
+    for (int each = 0, kept = 0; !axes.empty() && each < from; ++each)
+      if (!among(axes, each) && kept++ == axis) return at(each);
+    return std::nullopt;
+  };
+  const Ints own{op.attributes.get_or("axis", std::int64_t{0})};
+  if (type == "transpose")
+    return at(list("perm").empty() ? rank - 1 - axis : static_cast<int>(list("perm")[static_cast<std::size_t>(axis)]));
+  if (type == "reshape") {
+    const bool copied = std::cmp_less(axis, list("shape").size()) && list("shape")[static_cast<std::size_t>(axis)] == 0;
+    return copied && axis < from && !op.attributes.get_or("allowzero", false) ? std::optional(at(axis)) : std::nullopt;
+  }
+  if (type == "squeeze") return without(list("axes"));
+  if (type == "reduce") return op.attributes.get_or("keepdims", true) ? unless(list("axes")) : without(list("axes"));
+  if (type == "gather" && rank == from - 1) return without(own);
+  if (type == "gather" || type == "split") return rank == from ? unless(own) : std::nullopt;
+  if (type == "slice") return unless(list("axes"));
+  if (type == "unsqueeze") {
+    int kept = axis;
+    for (int each = 0; each < axis; ++each) kept -= among(list("axes"), each) ? 1 : 0;
+    return among(list("axes"), axis) ? std::nullopt : std::optional(at(kept));
+  }
+  const auto is_matrix = [&] { return program_.var(op.inputs[1]).type.rank() == 2; };
+  const auto keeps_places = [&] {  // a convolution with as much padding as its kernel reaches
+    const std::optional<DDim>& w = program_.var(op.inputs[1]).type.shape;
+    const auto number = [&](const char* name) { return op.attributes.get_or(name, std::int64_t{1}); };
+    const auto pads = op.attributes.get_or("pads", Ints{0, 0});
+    return w && w->rank() == 3 && number("stride") == 1 && pads[0] + pads[1] == ((*w)[2] - 1) * number("dilation");
+  };
+  const bool keeps = type == "identity" || type == "cast" || type == "reverse" || type == "softmax" || type == "layer_norm" ||
+                     type == "clip" || ops::find_unary(type) != nullptr || (type == "matmul" && axis < rank - 1 && is_matrix()) ||
+                     (type == "gemm" && axis == 0 && !op.attributes.get_or("trans_a", false)) ||
+                     (type == "conv1d" && (axis == 0 || (axis == 2 && keeps_places())));
+  return keeps && rank == from ? std::optional(at(axis)) : std::nullopt;
+}
+
+Element Values::origin(VarId var, int axis, int depth) {
+  const std::pair place{var, axis};
+  if (const auto found = origins_.find(place); found != origins_.end()) return found->second;
+  Element made{std::nullopt, var, axis};
+  for (; depth < deepest; ++depth) {
+    const Op* op = maker(made.of);
+    const auto kept = op == nullptr ? std::nullopt : kept_axis(*op, made.of, made.axis, depth);
+    if (!kept) break;
+    made = *kept;
+  }
+  return origins_[place] = made;
 }
 
 std::optional<std::vector<Element>> Values::elements(VarId var, int depth) {

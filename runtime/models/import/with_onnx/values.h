@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <millrace/runtime/program/program.h>
@@ -40,7 +41,7 @@ class Values {
   /// Whether an op picks `var` from a list, or copies what one picked.
   bool picks(VarId var) const;
   /// The var and axis that an extent comes from, through ops that keep it.
-  Element origin(VarId var, int axis) const;
+  Element origin(VarId var, int axis) { return origin(var, axis, 0); }
 
  private:
   struct Maker {
@@ -48,6 +49,10 @@ class Values {
     std::size_t op = 0;
   };
   const Tensor* tensor(VarId var, int depth);
+  Element origin(VarId var, int axis, int depth);
+  std::optional<Element> broadcast_axis(const Op& op, VarId var, int axis, int depth);
+  std::optional<Element> listed_axis(const Op& op, VarId var, int axis, int depth);
+  std::optional<Element> kept_axis(const Op& op, VarId var, int axis, int depth);
   std::optional<Tensor> computed(VarId var, int depth);
   std::optional<Tensor> evaluated(VarId var, const Op& op, int depth);
   std::optional<Tensor> extents(const Op& op) const;
@@ -62,6 +67,7 @@ class Values {
   std::map<VarId, Maker> makers_;
   std::map<VarId, std::optional<Tensor>> tensors_;  ///< each var is looked into once, however many read it
   std::map<VarId, std::optional<std::vector<Element>>> structures_;
+  std::map<std::pair<VarId, int>, Element> origins_;
 };
 
 }  // namespace millrace::importing

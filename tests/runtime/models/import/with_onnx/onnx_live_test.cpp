@@ -51,7 +51,8 @@ void expect_same_bits(const GraphBuilder& graph, const Ints& row = {4}) {
   const Program program = parse(graph);
   const Recurrence recurrence = make_recurrence(program);
   const testing::StepByStep steps(recurrence);
-  const int axis = (*program.var(program.inputs()[0].var).type.shape)[0] == DDim::unknown ? 0 : 1;
+  const int open = (*program.var(program.inputs()[0].var).type.shape)[0] == DDim::unknown ? 0 : 1;
+  const int axis = recurrence.axis < 0 ? open : recurrence.axis;
   testing::Random random(11);
   for (const std::int64_t count : {1, 2, 3, 7}) {
     DDim dims(row);
@@ -186,6 +187,31 @@ TEST_CASE("Shapes that are computed from the number of rows go live") {
     graph.node("Concat", {"half", "constants"}, {"all"}).set("axis", 2);
     expect_same_bits(graph.gru("all"));
   }
+}
+
+TEST_CASE("A first state with the extents of what a cell makes of the first row goes live") {
+  Live graph({-1, -1, 4});  // batch first, as Keras writes layers with a mask
+  graph.node("Transpose", {"x"}, {"by time"}).set("perm", Ints{1, 0, 2});
+  graph.node("Slice", {"by time", "i0", "i1", "i0"}, {"first"});
+  graph.node("Squeeze", {"first", "i0"}, {"row"});
+  graph.node("Shape", {"x"}, {"extents"});
+  graph.node("Slice", {"extents", "i0", "i1", "i0"}, {"B"});
+  graph.node("Concat", {"B", "i4"}, {"B and 4"}).set("axis", 0);
+  graph.initializer("zero", Tensor::scalar(0.0F)).node("Expand", {"zero", "B and 4"}, {"zeros"});
+  graph.initializer("M", ones({4, 8})).node("MatMul", {"row", "M"}, {"taken"});
+  graph.node("MatMul", {"zeros", "M"}, {"kept"});
+  graph.node("Add", {"taken", "kept"}, {"sum"});
+  graph.node("Split", {"sum"}, {"gate", "other"}).set("axis", 1);
+  graph.node("Sigmoid", {"gate"}, {"open"});
+  graph.node("Tanh", {"other"}, {"new"});
+  graph.node("Mul", {"open", "new"}, {"made"});
+  graph.node("Shape", {"made"}, {"of state"});
+  graph.node("ConstantOfShape", {"of state"}, {"state"}).set("value", testing::tensor_proto("half", Tensor::from<float>({0.5F})));
+  graph.node("Unsqueeze", {"state", "i0"}, {"h0"});
+  graph.node("GRU", {"by time", "W", "R", "", "", "h0"}, {"apart"}).set("hidden_size", 4);
+  graph.node("Squeeze", {"apart", "i1"}, {"of time"});
+  graph.node("Transpose", {"of time"}, {"y"}).set("perm", Ints{1, 0, 2});
+  expect_same_bits(graph);
 }
 
 /// Names the open extents of an input.
