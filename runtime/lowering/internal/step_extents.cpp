@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <millrace/runtime/lowering/internal/step_builder.h>
+#include <millrace/runtime/program/ops/internal/inference.h>
 
 namespace millrace::lowering {
 namespace {
@@ -142,7 +143,7 @@ bool StepBuilder::eval_equal(const Op& op) {
   Symbol list = input(op, 0), numbers = input(op, 1);
   if (!list.is(Kind::extents)) std::swap(list, numbers);
   if (!list.is(Kind::extents) || !numbers.is(Kind::constant) || is_floating(numbers.value.dtype())) return false;
-  const Ints all = numbers.value.to_vector<std::int64_t>();
+  const Ints all = ops::integers_of(numbers.value);
   if (list.offset < 0 || !std::all_of(all.begin(), all.end(), [](std::int64_t number) { return number <= 0; })) return false;
   const Tensor made = fold(op, {&list.value, &numbers.value})[0];
   bind(op.outputs[0], Symbol{.kind = Kind::constant, .value = made});
@@ -222,7 +223,7 @@ void StepBuilder::eval_reshape_to(const Op& op, const Symbol& list) {
   const Symbol x = input(op, 0);
   expect_row_each_step(op, x);
   if (x.rows < 0) refuse(op, "puts the elements of something that has no rows into as many as the sequence has");
-  if (!reshape_rows(op, x, list.value.to_vector<std::int64_t>(), list.lengths.to_vector<std::int64_t>()))
+  if (!reshape_rows(op, x, ops::integers_of(list.value), list.lengths.to_vector<std::int64_t>()))
     refuse(op, "moves elements from row to row");
 }
 

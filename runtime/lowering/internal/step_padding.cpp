@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <millrace/runtime/lowering/internal/step_builder.h>
+#include <millrace/runtime/program/ops/internal/inference.h>
 
 namespace millrace::lowering {
 namespace {
@@ -158,7 +159,7 @@ bool StepBuilder::eval_cut(const Op& op, const Symbol& x) {
       if (op.inputs[i] == no_var) continue;
       const Symbol list = as_list(input(op, i));
       if (!list.is(Kind::constant) && !((list.is(Kind::extents) || list.is(Kind::length)) && i == 2)) return false;
-      *lists[i - 1] = list.value.to_vector<std::int64_t>();
+      *lists[i - 1] = ops::integers_of(list.value);
       if (i != 2) continue;
       for (const std::int64_t mark : list.lengths.to_vector<std::int64_t>()) whole.push_back(mark == 1 && !list.is(Kind::constant));
       offset = list.offset;

@@ -177,6 +177,15 @@ TEST_CASE("Shapes that are computed from the number of rows go live") {
     graph.node("Reshape", {"soft", "extents"}, {"rows"});
     expect_same_bits(graph.gru("rows"));
   }
+  SUBCASE("a cut of all rows by a list of int32") {
+    Live graph;
+    graph.node("Cast", {"i0"}, {"i0 int32"}).set("to", onnx::TensorProto::INT32);
+    graph.node("Shape", {"x"}, {"extents"});
+    graph.node("Slice", {"extents", "i0", "i1", "i0"}, {"T"});
+    graph.node("Cast", {"T"}, {"T int32"}).set("to", onnx::TensorProto::INT32);
+    graph.node("Slice", {"x", "i0 int32", "T int32", "i0 int32"}, {"all"});
+    expect_same_bits(graph.gru("all"));
+  }
   SUBCASE("a constant beside live rows") {
     Live graph;
     graph.initializer("two", ones({1, 1, 2})).node("Slice", {"x", "i0", "i2", "i2"}, {"half"});
