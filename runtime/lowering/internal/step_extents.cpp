@@ -115,7 +115,8 @@ bool StepBuilder::eval_list(const Op& op) {
     if (op.inputs[i] != no_var && !given.is(Kind::constant) && !(is_data(i) && of_length(given))) return false;
     if (of_length(given) && std::exchange(offset, given.offset).value_or(given.offset) != given.offset) return false;
     const Symbol list = as_list(given);
-    values.push_back(list.value);
+    const bool narrow = given.is(Kind::length) && program_.var(op.inputs[i]).type.dtype == DType::i32;
+    values.push_back(narrow ? Tensor::from<std::int32_t>({1}) : list.value);
     marks.push_back(is_data(i) ? list.lengths : list.value);
   }
   if (!any) return false;

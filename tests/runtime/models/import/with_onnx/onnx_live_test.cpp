@@ -186,6 +186,19 @@ TEST_CASE("Shapes that are computed from the number of rows go live") {
     graph.node("Slice", {"x", "i0 int32", "T int32", "i0 int32"}, {"all"});
     expect_same_bits(graph.gru("all"));
   }
+  SUBCASE("one extent of int32 beside others of int32") {
+    Live graph;
+    for (const std::string name : {"i1", "i4"}) graph.node("Cast", {name}, {name + " int32"}).set("to", onnx::TensorProto::INT32);
+    graph.node("Shape", {"x"}, {"extent"}).set("start", 0).set("end", 1);
+    graph.node("Cast", {"extent"}, {"T"}).set("to", onnx::TensorProto::INT32);
+    graph.node("Squeeze", {"T", "i0"}, {"number"});
+    graph.node("Unsqueeze", {"number", "i0"}, {"T again"});
+    graph.node("Concat", {"T again", "i1 int32", "i4 int32"}, {"shape int32"}).set("axis", 0);
+    graph.node("Cast", {"shape int32"}, {"shape"}).set("to", onnx::TensorProto::INT64);
+    graph.initializer("bias", ones({1, 1, 4})).node("Expand", {"bias", "shape"}, {"biases"});
+    graph.node("Add", {"x", "biases"}, {"sum"});
+    expect_same_bits(graph.gru("sum"));
+  }
   SUBCASE("a constant beside live rows") {
     Live graph;
     graph.initializer("two", ones({1, 1, 2})).node("Slice", {"x", "i0", "i2", "i2"}, {"half"});
