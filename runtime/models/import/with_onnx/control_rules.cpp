@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
-#include <unordered_map>
 
 #include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/models/import/with_onnx/counted_loop.h>
+#include <millrace/runtime/models/import/with_onnx/loop_body.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/tensor_proto.h>
 
@@ -201,83 +202,40 @@ bool is_true(const Tensor* value) {
   return value != nullptr && value->dtype() == DType::boolean && value->elements() == 1 && value->item() != 0.0;
 }
 
-bool says_true(const onnx::TensorProto& value) {
-  const bool one = value.raw_data().size() == 1 ? value.raw_data()[0] != 0 : value.int32_data_size() == 1 && value.int32_data(0) != 0;
-  return value.data_type() == onnx::TensorProto::BOOL && one;
-}
-
-/// Whether the body hands its condition on, or says that it is true: then a loop that began ends by its count alone.
-bool hands_on_condition(Importer& to, const onnx::GraphProto& graph) {
-  std::string name = graph.output(0).name();
-  bool outside = true;
-  for (int i = graph.node_size(); i-- > 0;) {
-    const onnx::NodeProto& proto = graph.node(i);
-    if (std::find(proto.output().begin(), proto.output().end(), name) == proto.output().end()) continue;
-    const Node node(proto);
-    if (node.qualified_op() == "Constant" && node.tensor("value") != nullptr) return says_true(*node.tensor("value"));
-    if ((node.qualified_op() != "Identity" && node.qualified_op() != "Cast") || proto.input_size() != 1) return false;
-    name = proto.input(0);
-  }
-  for (const onnx::TensorProto& weight : graph.initializer()) outside = outside && weight.name() != name;
-  return name == graph.input(1).name() || (outside && is_true(to.known(name)));
-}
-
-/// A body that is not imported yet: the nodes that make its values, by name.
-using Makers = std::unordered_map<std::string, const onnx::NodeProto*>;
-Makers makers_of(const onnx::GraphProto& graph) {
-  Makers makers;
-  for (const onnx::NodeProto& proto : graph.node())
-    for (const std::string& output : proto.output()) makers.emplace(output, &proto);
-  return makers;
-}
-
-/// The integers of a constant of a body, or of outside.
-std::optional<Ints> integers_of(Importer& to, const onnx::GraphProto& graph, const Makers& makers, std::string name) {
-  const auto numbers = [&](const onnx::TensorProto& value) -> std::optional<Ints> {
-    return value.data_type() == onnx::TensorProto::INT64 ? std::optional(to.tensor_of(value, name).to_vector<std::int64_t>())
-                                                         : std::nullopt;
-  };
-  constexpr int most_copies = 8;
-  for (int copies = 0; copies < most_copies && makers.contains(name); ++copies) {
-    const Node node(*makers.at(name));
-    const std::string op = node.qualified_op();
-    if (op == "Constant") return node.tensor("value") == nullptr ? std::nullopt : numbers(*node.tensor("value"));
-    if ((op != "Unsqueeze" && op != "Squeeze" && op != "Identity") || !node.has(0)) return std::nullopt;
-    name = node.input(0);
-  }
-  if (makers.contains(name)) return std::nullopt;
-  for (const onnx::TensorProto& weight : graph.initializer())
-    if (weight.name() == name) return numbers(weight);
-  const Tensor* known = to.known(name);
-  return known == nullptr || known->dtype() != DType::i64 ? std::nullopt : std::optional(known->to_vector<std::int64_t>());
+/// The number of iterations that a condition lets a loop without a count run, where the body does not change it: it ends the loop in front of the first iteration,
+/// or behind it, or never. A number that the file holds becomes an attribute; `no_var` without one.
+VarId condition_limit(Importer& to, const Node& node, const LoopBody::Condition& condition, While& loop) {
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  const bool known = to.known(node, 1) != nullptr;
+  if (condition.known == false || (condition.handed_on && known && !is_true(to.known(node, 1))))
+    loop.max_trips = condition.handed_on ? 0 : 1;
+  if (condition.handed_on && !known) return to.emit1("where", {scalar(to, to.in(node, 1)), number(to, most), number(to, 0)}, {}, "trips");
+  if (condition.outside == no_var) return no_var;
+  return to.emit1("where", {scalar(to, condition.outside), number(to, most), number(to, 1)}, {}, "trips");
 }
 
 /// Whether a node gives its input as it is.
-bool copies(Importer& to, const onnx::GraphProto& graph, const Makers& makers, const Node& node) {
+bool copies(Importer& to, const LoopBody& body, const Node& node) {
   if (node.qualified_op() == "Identity") return true;
   if (node.qualified_op() != "Slice" || to.opset() < 10 || !node.has(2)) return false;
-  const auto starts = integers_of(to, graph, makers, node.input(1)), ends = integers_of(to, graph, makers, node.input(2));
-  const auto steps = node.has(4) ? integers_of(to, graph, makers, node.input(4)) : std::nullopt;
+  const auto starts = body.integers(node.input(1)), ends = body.integers(node.input(2));
+  const auto steps = node.has(4) ? body.integers(node.input(4)) : std::nullopt;
   return starts && ends && (steps || !node.has(4)) && is_whole(*starts, *ends, steps);
 }
 
 /// The tensors of outside that the body takes apart by its count, along one axis each, as arrays of their steps.
-Importer::Steps steps_by_count(Importer& to, const onnx::GraphProto& graph) {
-  std::set<std::string> counts{graph.input(0).name()}, inner;
-  for (const onnx::ValueInfoProto& input : graph.input()) inner.insert(input.name());
-  for (const onnx::TensorProto& weight : graph.initializer()) inner.insert(weight.name());
-  const Makers makers = makers_of(graph);
-  for (const auto& [name, proto] : makers) inner.insert(name);
+Importer::Steps steps_by_count(Importer& to, const LoopBody& body) {
+  std::set<std::string> counts{body.count()};
   Importer::Steps steps;
   std::map<std::string, std::string> outer;  // by name inside: what it is a copy of
   const auto name_outside = [&](const std::string& name) {
     const auto found = outer.find(name);
-    return found != outer.end() ? found->second : inner.contains(name) ? std::string() : name;
+    return found != outer.end() ? found->second : body.has(name) ? std::string() : name;
   };
-  for (const onnx::NodeProto& proto : graph.node()) {
+  for (const onnx::NodeProto& proto : body.graph().node()) {
     const Node node(proto);
     const std::string op = node.qualified_op();
-    if (node.has(0) && proto.output_size() == 1 && !name_outside(node.input(0)).empty() && copies(to, graph, makers, node))
+    if (node.has(0) && proto.output_size() == 1 && !name_outside(node.input(0)).empty() && copies(to, body, node))
       outer[proto.output(0)] = name_outside(node.input(0));
     const bool renames = op == "Identity" || op == "Cast" || op == "Unsqueeze" || op == "Squeeze" || op == "Reshape";
     if (renames && node.has(0) && counts.contains(node.input(0))) counts.insert(proto.output(0));
@@ -407,22 +365,15 @@ const onnx::NodeProto* without_lists(Importer& to, const Node& node, const onnx:
   for (const auto& [i, insert] : lists) grown.push_back(node.output(static_cast<std::size_t>(i)));
   if (form != nullptr) return form.get();
   form = std::make_unique<onnx::NodeProto>(node.proto());
-  const auto erase = [](auto* list, int at) { list->erase(list->begin() + at); };
-  onnx::GraphProto* graph = nullptr;
-  for (onnx::AttributeProto& attribute : *form->mutable_attribute())
-    if (attribute.has_g()) graph = attribute.mutable_g();
-  while (form->output_size() + 1 < graph->output_size()) form->add_output("");  // the last ones may be left out where nobody reads them
+  onnx::GraphProto& graph = body_of(*form);
+  while (form->output_size() + 1 < graph.output_size()) form->add_output("");  // the last ones may be left out where nobody reads them
   for (const auto& [i, insert] : lists) {
-    graph->add_output()->set_name(insert->input(1));
+    graph.add_output()->set_name(insert->input(1));
     form->add_output(node.output(static_cast<std::size_t>(i)));
-    erase(form->mutable_input(), 2 + i);
-    erase(form->mutable_output(), i);
-    erase(graph->mutable_input(), 2 + i);
-    erase(graph->mutable_output(), 1 + i);
-    erase(graph->mutable_node(),
-          static_cast<int>(std::find_if(graph->node().begin(), graph->node().end(),
-                                        [&](const auto& each) { return each.output_size() == 1 && each.output(0) == insert->output(0); }) -
-                           graph->node().begin()));
+    erase_state(*form, static_cast<std::size_t>(i));
+    auto& nodes = *graph.mutable_node();
+    nodes.erase(std::find_if(nodes.begin(), nodes.end(),
+                             [&](const auto& each) { return each.output_size() == 1 && each.output(0) == insert->output(0); }));
   }
   return form.get();
 }
@@ -442,7 +393,10 @@ void loop(Importer& to, const Node& node, const char*) {
     return;
   }
   loop.carry(number(to, 0), graph.input(0).name(), VarType(DType::i64, DDim{}));
-  const bool counts = node.has(0) && is_true(to.known(node, 1)) && hands_on_condition(to, graph);
+  const LoopBody body(to, graph);
+  const LoopBody::Condition again = body.condition();
+  // Then a loop that began ends by its count alone.
+  const bool counts = node.has(0) && is_true(to.known(node, 1)) && (again.handed_on || again.known == true);
   if (node.has(1) && !counts) {
     loop.condition = 1;
     loop.carry(scalar(to, to.in(node, 1)), graph.input(1).name(), VarType(DType::boolean, DDim{}));
@@ -452,8 +406,8 @@ void loop(Importer& to, const Node& node, const char*) {
   loop.layers = layer_states(to, graph, states);
   for (const std::size_t i : loop.layers) states[i] = to.squeezed(states[i], {0});
   loop.carry_states(to, states, 2);
-  VarId trips = trip_limit(to, node, loop);
-  const Importer::Steps steps = steps_by_count(to, graph);
+  VarId trips = node.has(0) || !node.has(1) ? trip_limit(to, node, loop) : condition_limit(to, node, again, loop);
+  const Importer::Steps steps = steps_by_count(to, body);
   VarId size = no_var;  // of the outputs, where nothing else ends the loop
   if (trips != no_var) {
     size = size_of_steps(to, steps, trips);

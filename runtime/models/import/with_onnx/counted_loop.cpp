@@ -5,24 +5,12 @@
 #include <limits>
 #include <set>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
+
+#include <millrace/runtime/models/import/with_onnx/loop_body.h>
 
 namespace millrace::importing {
 namespace {
-
-/// The value behind copies, casts and changes of the shape, in the program that is being made.
-VarId plain(Importer& to, VarId var) {
-  constexpr int deepest = 16;
-  for (int depth = 0; depth < deepest; ++depth) {
-    const Op* op = var == no_var ? nullptr : to.maker(var);
-    const bool same = op != nullptr && (op->type == "identity" || op->type == "cast" || op->type == "reshape" || op->type == "squeeze" ||
-                                        op->type == "unsqueeze");
-    if (!same) return var;
-    var = op->inputs[0];
-  }
-  return var;
-}
 
 /// The one integer that a tensor holds, of any dtype.
 std::optional<std::int64_t> integer_of(const Tensor* value) {
@@ -35,22 +23,18 @@ std::optional<std::int64_t> integer_of(const Tensor* value) {
              : std::nullopt;
 }
 
-class Body {
+class CountedBody {
  public:
-  Body(Importer& to, const Node& node, const onnx::GraphProto& graph) : to_(to), node_(node), graph_(graph) {
-    for (const onnx::NodeProto& proto : graph.node())
-      for (const std::string& output : proto.output()) makers_.emplace(output, &proto);
-    for (const onnx::TensorProto& weight : graph.initializer()) weights_.emplace(weight.name(), &weight);
-    for (int i = 0; i < graph.input_size(); ++i) inputs_.emplace(graph.input(i).name(), i);
+  CountedBody(Importer& to, const Node& node, const onnx::GraphProto& graph) : to_(to), node_(node), graph_(graph), body_(to, graph) {
     for (std::size_t i = 0; i < states(); ++i) {
-      if (plain_name(handed_on(i)) == taken(i) && is_shared(i)) constants_.insert(i);
+      if (body_.source(handed_on(i)) == taken(i) && is_shared(i)) constants_.insert(i);
       if (counts(i)) counters_.insert(i);
     }
   }
 
   std::size_t states() const { return node_.inputs() > 2 ? node_.inputs() - 2 : 0; }
-  const std::string& taken(std::size_t state) const { return graph_.input(2 + static_cast<int>(state)).name(); }
-  const std::string& handed_on(std::size_t state) const { return graph_.output(1 + static_cast<int>(state)).name(); }
+  const std::string& taken(std::size_t state) const { return body_.taken(state); }
+  const std::string& handed_on(std::size_t state) const { return body_.handed_on(state); }
   const std::set<std::size_t>& constants() const { return constants_; }
   const std::set<std::size_t>& counters() const { return counters_; }
 
@@ -66,7 +50,7 @@ class Body {
     if (const Tensor* began = to_.known(node_, 1); began != nullptr) {
       // Limits that the file holds were compared already.
       if (began->dtype() != DType::boolean || began->elements() != 1 || began->item() == 0.0) return std::nullopt;
-      const auto positive = [&](VarId limit) { return integer_of(to_.program().constant(plain(to_, limit))).value_or(0) > 0; };
+      const auto positive = [&](VarId limit) { return integer_of(to_.program().constant(to_.source(limit, true))).value_or(0) > 0; };
       return std::all_of(later.begin(), later.end(), positive) ? std::optional(later) : std::nullopt;
     }
     if (!outer_limits(to_.in(node_, 1), first, 0)) return std::nullopt;
@@ -76,8 +60,8 @@ class Body {
   }
 
   bool equal(VarId a, VarId b) const {
-    a = plain(to_, a);
-    b = plain(to_, b);
+    a = to_.source(a, true);
+    b = to_.source(b, true);
     if (a == b) return true;
     const auto one = integer_of(to_.program().constant(a)), other = integer_of(to_.program().constant(b));
     if (one && other) return *one == *other;
@@ -87,31 +71,10 @@ class Body {
   }
 
  private:
-  const onnx::NodeProto* maker(const std::string& name) const {
-    const auto found = makers_.find(name);
-    return found == makers_.end() ? nullptr : found->second;
-  }
-  static bool is(const onnx::NodeProto* proto, std::string_view op) { return proto != nullptr && Node(*proto).qualified_op() == op; }
-  /// The name of the value that `name` copies in the body. `cast`: casts count as copies, too.
-  std::string plain_name(std::string name, bool cast = false) const {
-    for (const onnx::NodeProto* proto = maker(name); is(proto, "Identity") || (cast && is(proto, "Cast")); proto = maker(name))
-      name = proto->input(0);
-    return name;
-  }
-  std::optional<std::int64_t> number(const std::string& given) const {
-    const std::string name = plain_name(given);
-    if (const auto weight = weights_.find(name); weight != weights_.end()) return number(*weight->second);
-    if (const onnx::NodeProto* proto = maker(name)) {
-      const Node node(*proto);
-      return node.qualified_op() == "Constant" && node.tensor("value") != nullptr ? number(*node.tensor("value")) : std::nullopt;
-    }
-    return inputs_.contains(name) ? std::nullopt : integer_of(to_.known(name));
-  }
-  std::optional<std::int64_t> number(const onnx::TensorProto& proto) const {
-    const bool plain = proto.data_type() == onnx::TensorProto::INT64 || proto.data_type() == onnx::TensorProto::INT32;
-    if (!plain || proto.dims_size() > 1) return std::nullopt;
-    const Tensor value = to_.tensor_of(proto, proto.name());
-    return integer_of(&value);
+  static constexpr auto copies_and_casts = {std::string_view("Identity"), std::string_view("Cast")};
+  std::optional<std::int64_t> number(const std::string& name) const {
+    const std::optional<Tensor> value = body_.constant(body_.source(name));
+    return integer_of(value ? &*value : nullptr);
   }
   /// Whether a value that stays is the same for all rows, or one that iterations take steps of. One with an open extent may have a row for each sequence:
   /// such a value is a state, which loops know how to take apart.
@@ -121,15 +84,15 @@ class Body {
     if (!type.is_tensor() || !type.shape) return false;
     if (std::none_of(type.shape->begin(), type.shape->end(), [](std::int64_t extent) { return extent == DDim::unknown; })) return true;
     return std::any_of(graph_.node().begin(), graph_.node().end(),
-                       [&](const onnx::NodeProto& proto) { return is(&proto, "Gather") && proto.input(0) == taken(state); });
+                       [&](const onnx::NodeProto& proto) { return is_node(&proto, "Gather") && proto.input(0) == taken(state); });
   }
   /// Whether a state counts from 0.
   bool counts(std::size_t state) const {
     if (graph_.input(0).type().tensor_type().shape().dim_size() != 0) return false;  // numbers its iterations by lists of one
-    const onnx::NodeProto* sum = maker(plain_name(handed_on(state)));
-    if (!is(sum, "Add") || sum->input_size() != 2) return false;
+    const onnx::NodeProto* sum = body_.maker(body_.source(handed_on(state)));
+    if (!is_node(sum, "Add") || sum->input_size() != 2) return false;
     for (const int side : {0, 1})
-      if (plain_name(sum->input(side)) == taken(state) && number(sum->input(1 - side)) == 1) {
+      if (body_.source(sum->input(side)) == taken(state) && number(sum->input(1 - side)) == 1) {
         const Tensor* begin = to_.known(node_, 2 + state);
         return begin != nullptr && begin->rank() == 0 && (begin->dtype() == DType::i64 || begin->dtype() == DType::i32) &&
                begin->item_int() == 0;
@@ -141,32 +104,31 @@ class Body {
   /// condition compares something else.
   bool inner_limits(const std::string& given, std::vector<VarId>& later, std::vector<VarId>& weaker, int depth) {
     constexpr int deepest = 8;
-    const onnx::NodeProto* proto = maker(plain_name(given));
+    const onnx::NodeProto* proto = body_.maker(body_.source(given));
     if (depth > deepest || proto == nullptr || proto->input_size() != 2) return false;
-    if (is(proto, "And"))
+    if (is_node(proto, "And"))
       return inner_limits(proto->input(0), later, weaker, depth + 1) && inner_limits(proto->input(1), later, weaker, depth + 1);
-    const bool turned = is(proto, "Greater");
-    if (!turned && !is(proto, "Less")) return false;
-    const std::string count = plain_name(proto->input(turned ? 1 : 0), true);
+    const bool turned = is_node(proto, "Greater");
+    if (!turned && !is_node(proto, "Less")) return false;
+    const std::string count = body_.source(proto->input(turned ? 1 : 0), copies_and_casts);
     const VarId limit = outside(proto->input(turned ? 0 : 1));
     if (limit == no_var) return false;
     for (const std::size_t i : counters_) {
-      if (count == plain_name(handed_on(i), true)) return later.push_back(limit), true;
+      if (count == body_.source(handed_on(i), copies_and_casts)) return later.push_back(limit), true;
       if (count == taken(i)) return weaker.push_back(limit), true;
     }
-    if (count == graph_.input(0).name()) return weaker.push_back(limit), true;
+    if (count == body_.count()) return weaker.push_back(limit), true;
     return false;
   }
   /// The integer outside that a name of the body is; `no_var`: none.
   VarId outside(const std::string& given) {
-    const std::string name = plain_name(given, true);
+    const std::string name = body_.source(given, copies_and_casts);
     VarId found = no_var;
     if (const auto value = number(name)) {
       found = to_.literal(Tensor::scalar(*value));
-    } else if (const auto input = inputs_.find(name); input != inputs_.end()) {
-      const std::size_t state = static_cast<std::size_t>(input->second) - 2;
-      if (input->second >= 2 && constants_.contains(state)) found = to_.in(node_, 2 + state);
-    } else if (!makers_.contains(name) && !weights_.contains(name)) {
+    } else if (const auto input = body_.input(name)) {
+      if (*input >= 2 && constants_.contains(*input - 2)) found = to_.in(node_, *input);
+    } else if (!body_.has(name)) {
       found = to_.named(name);
     }
     if (found == no_var) return found;
@@ -185,7 +147,7 @@ class Body {
     if (op->type != "less" && op->type != "greater") return false;
     const bool turned = op->type == "greater";
     const VarId zero = inputs[turned ? 1 : 0], limit = inputs[turned ? 0 : 1];
-    if (integer_of(to_.program().constant(plain(to_, zero))) != 0) return false;
+    if (integer_of(to_.program().constant(to_.source(zero, true))) != 0) return false;
     limits.push_back(limit);
     return true;
   }
@@ -193,14 +155,12 @@ class Body {
   Importer& to_;
   const Node& node_;
   const onnx::GraphProto& graph_;
-  std::unordered_map<std::string, const onnx::NodeProto*> makers_;
-  std::unordered_map<std::string, const onnx::TensorProto*> weights_;
-  std::unordered_map<std::string, int> inputs_;
+  LoopBody body_;
   std::set<std::size_t> constants_, counters_;
 };
 
 /// One number of i64: the least of the limits, and of `most`, where that is one.
-VarId least(Importer& to, const Body& body, const std::vector<VarId>& limits, VarId most) {
+VarId least(Importer& to, const CountedBody& body, const std::vector<VarId>& limits, VarId most) {
   const auto number = [&](VarId x) {
     if (to.type(x).rank() != 0) x = to.emit1("reshape", {x}, {{"shape", Ints{}}});
     return to.type(x).dtype == DType::i64 ? x : to.emit1("cast", {x}, {{"to", DType::i64}});
@@ -212,11 +172,6 @@ VarId least(Importer& to, const Body& body, const std::vector<VarId>& limits, Va
   VarId made = number(apart[0]);
   for (std::size_t i = 1; i < apart.size(); ++i) made = to.emit1("minimum", {made, number(apart[i])});
   return made;
-}
-
-template <class List>
-void erase(List* list, int at) {
-  list->erase(list->begin() + at);
 }
 
 onnx::NodeProto renamed(const std::string& op, const std::string& from, const std::string& to) {
@@ -231,7 +186,7 @@ onnx::NodeProto renamed(const std::string& op, const std::string& from, const st
 }  // namespace
 
 const onnx::NodeProto* counted_loop(Importer& to, const Node& node, const onnx::GraphProto& graph) {
-  Body body(to, node, graph);
+  CountedBody body(to, node, graph);
   const std::optional<std::vector<VarId>> limits = body.limits();
   std::vector<std::size_t> left_out;
   std::vector<onnx::NodeProto> values;  // of the states that are left out
@@ -272,16 +227,8 @@ const onnx::NodeProto* counted_loop(Importer& to, const Node& node, const onnx::
   std::unique_ptr<onnx::NodeProto>& form = to.other_form(graph);
   if (form != nullptr) return form.get();
   form = std::make_unique<onnx::NodeProto>(node.proto());
-  onnx::GraphProto* made = nullptr;
-  for (onnx::AttributeProto& attribute : *form->mutable_attribute())
-    if (attribute.has_g()) made = attribute.mutable_g();
-  for (const std::size_t state : left_out) {
-    const int i = static_cast<int>(state);
-    erase(form->mutable_input(), 2 + i);
-    if (i < form->output_size()) erase(form->mutable_output(), i);
-    erase(made->mutable_input(), 2 + i);
-    erase(made->mutable_output(), 1 + i);
-  }
+  for (const std::size_t state : left_out) erase_state(*form, state);
+  onnx::GraphProto* made = &body_of(*form);
   auto& nodes = *made->mutable_node();
   for (onnx::NodeProto& value : values) *nodes.Add() = std::move(value);
   std::rotate(nodes.begin(), nodes.end() - std::ssize(values), nodes.end());

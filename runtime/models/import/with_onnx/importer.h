@@ -54,7 +54,7 @@ class Importer {
   /// The numbers of a list of the program, as far as they are known.
   std::optional<std::vector<Element>> elements(VarId var) { return values_.elements(var); }
   /// The value that `var` is in another form, and the var and axis that an extent comes from (values.h).
-  VarId source(VarId var) const { return values_.source(var); }
+  VarId source(VarId var, bool casts = false) const { return values_.source(var, casts); }
   const Op* maker(VarId var) const { return values_.maker(var); }
   VarId copied(VarId var) const { return var == no_var ? var : values_.copied(var); }
   Element origin(VarId var, int axis) { return values_.origin(var, axis); }

@@ -114,11 +114,12 @@ std::optional<Tensor> Values::evaluated(VarId var, const Op& op, int depth) {
   return std::nullopt;
 }
 
-VarId Values::source(VarId var) const {
+VarId Values::source(VarId var, bool casts) const {
   for (int depth = 0; depth < deepest; ++depth) {
-    const Op* op = maker(var);
-    const bool same = op != nullptr && (op->type == "identity" || op->type == "unsqueeze" || op->type == "squeeze" ||
-                                        op->type == "reshape" || (op->type == "cast" && program_.var(var).type.dtype == DType::i64));
+    const Op* op = var == no_var ? nullptr : maker(var);
+    const bool same =
+        op != nullptr && (op->type == "identity" || op->type == "unsqueeze" || op->type == "squeeze" || op->type == "reshape" ||
+                          (op->type == "cast" && (casts || program_.var(var).type.dtype == DType::i64)));
     if (!same) return var;
     var = op->inputs[0];
   }

@@ -32,8 +32,8 @@ class Values {
   const Tensor* tensor(VarId var) { return tensor(var, 0); }
   /// The numbers of a list (or one number), each as far as it is known; none where not even their count is.
   std::optional<std::vector<Element>> elements(VarId var) { return elements(var, 0); }
-  /// The value that `var` is in another form: through copies, casts to i64 and changes of rank.
-  VarId source(VarId var) const;
+  /// The value that `var` is in another form: through copies, casts to i64 (or `casts` of any kind) and changes of rank.
+  VarId source(VarId var, bool casts = false) const;
   /// The var that `var` is a copy of, or `var` itself.
   VarId copied(VarId var) const;
   /// The op that makes `var`, or null; a pointer until the next op is appended.

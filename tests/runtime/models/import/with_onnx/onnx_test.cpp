@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -718,26 +719,54 @@ TEST_CASE("A convolution whose last places a slice cuts off is one with less pad
   }
 }
 
-TEST_CASE("A Loop without a trip count whose condition only hands itself on can never end and is refused") {
-  for (const int copies : {0, 1, 3}) {
-    GraphBuilder body;
-    body.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).input("s", {2}).output("go_on").output("next");
-    std::string from = "go";
-    for (int i = 0; i < copies; ++i) {
-      const std::string copy = "copy" + std::to_string(i);
-      body.node("Identity", {from}, {copy});
-      from = copy;
-    }
-    body.node("Identity", {from}, {"go_on"});
-    body.node("Add", {"s", "s"}, {"next"});
-    GraphBuilder graph;
-    graph.input("go0", {}, onnx::TensorProto::BOOL).input("s0", {2}).output("last");
-    graph.node("Loop", {"", "go0", "s0"}, {"last"}).name("spin").set("body", body.graph);
-    const std::string said = refusal_of(graph);
+/// s doubles while a condition lets it: one of the loop's own, behind some copies, or a value of outside or of the body.
+GraphBuilder doubling(const std::string& go_on, int copies = 0) {
+  GraphBuilder body;
+  body.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).input("s", {2}).output("go_on").output("next");
+  body.initializer("never", Tensor::scalar(false)).initializer("always", Tensor::scalar(true)).output("each");
+  std::string from = go_on;
+  for (int i = 0; i < copies; ++i) body.node("Identity", {std::exchange(from, "copy" + std::to_string(i))}, {"copy" + std::to_string(i)});
+  body.node("Identity", {from}, {"go_on"});
+  body.node("Add", {"s", "s"}, {"next"});
+  body.node("Identity", {"next"}, {"each"});
+  GraphBuilder graph;
+  graph.input("outer", {}, onnx::TensorProto::BOOL).input("s0", {2}).output("last").output("all");
+  graph.node("Loop", {"", "go0", "s0"}, {"last", "all"}).name("spin").set("body", body.graph);
+  return graph;
+}
+
+TEST_CASE("A Loop without a trip count whose condition stays true can never end and is refused") {
+  const auto refused = [](GraphBuilder graph) {
+    const std::string said = refusal_of(graph.initializer("go0", Tensor::scalar(true)));
     CAPTURE(said);
     CHECK(said.find("node 'spin' (Loop)") != std::string::npos);
     CHECK(said.find("the loop can never end") != std::string::npos);
-  }
+  };
+  for (const int copies : {0, 1, 3}) refused(doubling("go", copies));
+  refused(doubling("always"));
+}
+
+TEST_CASE("A Loop whose condition no iteration changes runs as often as it lets: never, once, or on and on") {
+  const auto trips = [](GraphBuilder graph, std::optional<bool> known, bool go, bool outer = false) {
+    if (known)
+      graph.initializer("go0", Tensor::scalar(*known));
+    else
+      graph.input("go0", {}, onnx::TensorProto::BOOL);
+    Feeds feeds{{"outer", Tensor::scalar(outer)}, {"s0", Tensor::from<float>({1, 2})}};
+    if (!known) feeds.emplace("go0", Tensor::scalar(go));
+    const RunResult result = testing::run_fifo(run(parse(graph), feeds));
+    const std::int64_t count = result["all"].tensor().dim(0);
+    const auto times = static_cast<float>(1 << count);
+    CHECK(result["last"].tensor().to_vector<float>() == std::vector<float>{times, 2 * times});
+    return count;
+  };
+  CHECK(trips(doubling("never"), true, true) == 1);
+  CHECK(trips(doubling("never", 2), std::nullopt, true) == 1);
+  CHECK(trips(doubling("never"), std::nullopt, false) == 0);
+  CHECK(trips(doubling("outer"), true, true) == 1);
+  CHECK(trips(doubling("outer"), std::nullopt, false, true) == 0);
+  CHECK(trips(doubling("go"), false, false) == 0);
+  CHECK(trips(doubling("go", 1), std::nullopt, false) == 0);
 }
 
 TEST_CASE("LpNormalization of a vector of zeros is zero") {
