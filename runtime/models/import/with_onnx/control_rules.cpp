@@ -361,8 +361,12 @@ const onnx::NodeProto* without_lists(Importer& to, const Node& node, const onnx:
   for (int i = static_cast<int>(node.inputs()) - 3; i >= 0; --i)
     if (const onnx::NodeProto* insert = appends(to, node, body, static_cast<std::size_t>(i))) lists.emplace_back(i, insert);
   if (lists.empty()) return nullptr;
-  std::unique_ptr<onnx::NodeProto>& form = to.other_form(body);
-  for (const auto& [i, insert] : lists) grown.push_back(node.output(static_cast<std::size_t>(i)));
+  std::string kind = "lists";
+  for (const auto& [i, insert] : lists) {
+    kind += " " + std::to_string(i);
+    grown.push_back(node.output(static_cast<std::size_t>(i)));
+  }
+  std::unique_ptr<onnx::NodeProto>& form = to.other_form(body, kind);
   if (form != nullptr) return form.get();
   form = std::make_unique<onnx::NodeProto>(node.proto());
   onnx::GraphProto& graph = body_of(*form);

@@ -192,7 +192,10 @@ const onnx::NodeProto* counted_loop(Importer& to, const Node& node, const onnx::
   std::vector<onnx::NodeProto> values;  // of the states that are left out
   for (std::size_t i = body.states(); i-- > 0;) {
     if (body.constants().contains(i)) {
-      values.push_back(renamed("Identity", node.input(2 + i), body.taken(i)));
+      // By a name of its own: in the body, that of outside may be the name of another state.
+      const std::string outside = graph.output(1 + static_cast<int>(i)).name() + " outside";
+      to.bind(Node(renamed("Identity", "", outside)), 0, to.in(node, 2 + i));
+      values.push_back(renamed("Identity", outside, body.taken(i)));
     } else if (body.counters().contains(i) && (limits || !node.wants(i))) {
       values.push_back(renamed("Cast", graph.input(0).name(), body.taken(i)));
       onnx::AttributeProto& type = *values.back().add_attribute();
@@ -224,7 +227,10 @@ const onnx::NodeProto* counted_loop(Importer& to, const Node& node, const onnx::
     const VarId last = to.emit1("maximum", {count, to.literal(Tensor::scalar<std::int64_t>(0))});
     to.bind(node, i, to.type(first).dtype == DType::i64 ? last : to.emit1("cast", {last}, {{"to", to.type(first).dtype}}));
   }
-  std::unique_ptr<onnx::NodeProto>& form = to.other_form(graph);
+  // A body within a body is imported again where extents of the outer one grow, and other states may stay then.
+  std::string kind = limits ? "counted" : "";
+  for (const std::size_t state : left_out) kind += " " + std::to_string(state);
+  std::unique_ptr<onnx::NodeProto>& form = to.other_form(graph, kind);
   if (form != nullptr) return form.get();
   form = std::make_unique<onnx::NodeProto>(node.proto());
   for (const std::size_t state : left_out) erase_state(*form, state);

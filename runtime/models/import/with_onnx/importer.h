@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <millrace_onnx.pb.h>
@@ -100,8 +101,10 @@ class Importer {
   const onnx::GraphProto& graph() const { return *scopes_.back().graph; }
   /// The cuts of the outermost graph.
   const Cuts& cuts();
-  /// Another form of a node, by the graph that it holds; it lives as long as the import. Null at first.
-  std::unique_ptr<onnx::NodeProto>& other_form(const onnx::GraphProto& body) { return other_forms_[&body]; }
+  /// Another form of a node, by the graph that it holds and a word for how it differs; it lives as long as the import. Null at first.
+  std::unique_ptr<onnx::NodeProto>& other_form(const onnx::GraphProto& body, const std::string& kind) {
+    return other_forms_[{&body, kind}];
+  }
   /// Tensors that stand for the list of their rows along axis 0.
   std::set<VarId>& stacked_lists() noexcept { return stacked_lists_; }
   /// `count` numbers the iterations of the innermost block: what its body takes of a tensor at that place is a slot of `steps`.
@@ -179,7 +182,7 @@ class Importer {
   std::vector<Scope> scopes_;
   const Node* node_ = nullptr;  // the one that is being imported
   std::map<const onnx::GraphProto*, std::vector<VarType>> widened_;
-  std::map<const onnx::GraphProto*, std::unique_ptr<onnx::NodeProto>> other_forms_;
+  std::map<std::pair<const onnx::GraphProto*, std::string>, std::unique_ptr<onnx::NodeProto>> other_forms_;
   std::set<VarId> stacked_lists_;
   std::optional<Cuts> cuts_;
   bool again_ = false;

@@ -114,12 +114,18 @@ std::optional<Tensor> Values::evaluated(VarId var, const Op& op, int depth) {
   return std::nullopt;
 }
 
+bool Values::keeps_integers(const Op& cast) const {
+  const DType from = program_.var(cast.inputs[0]).type.dtype, to = program_.var(cast.outputs[0]).type.dtype;
+  if (!is_integer(from)) return false;
+  return is_floating(to) || from == to || (is_integer(to) && size_of(to) > size_of(from));
+}
+
 VarId Values::source(VarId var, bool casts) const {
   for (int depth = 0; depth < deepest; ++depth) {
     const Op* op = var == no_var ? nullptr : maker(var);
     const bool same =
         op != nullptr && (op->type == "identity" || op->type == "unsqueeze" || op->type == "squeeze" || op->type == "reshape" ||
-                          (op->type == "cast" && (casts || program_.var(var).type.dtype == DType::i64)));
+                          (op->type == "cast" && (casts ? keeps_integers(*op) : program_.var(var).type.dtype == DType::i64)));
     if (!same) return var;
     var = op->inputs[0];
   }

@@ -32,7 +32,7 @@ class Values {
   const Tensor* tensor(VarId var) { return tensor(var, 0); }
   /// The numbers of a list (or one number), each as far as it is known; none where not even their count is.
   std::optional<std::vector<Element>> elements(VarId var) { return elements(var, 0); }
-  /// The value that `var` is in another form: through copies, casts to i64 (or `casts` of any kind) and changes of rank.
+  /// The value that `var` is in another form: through copies, casts to i64 (or, with `casts`, those that keep every integer) and changes of rank.
   VarId source(VarId var, bool casts = false) const;
   /// The var that `var` is a copy of, or `var` itself.
   VarId copied(VarId var) const;
@@ -49,6 +49,8 @@ class Values {
     std::size_t op = 0;
   };
   const Tensor* tensor(VarId var, int depth);
+  /// Whether a cast gives every integer as it is.
+  bool keeps_integers(const Op& cast) const;
   Element origin(VarId var, int axis, int depth);
   std::optional<Element> broadcast_axis(const Op& op, VarId var, int axis, int depth);
   std::optional<Element> listed_axis(const Op& op, VarId var, int axis, int depth);
