@@ -12,7 +12,6 @@
 #include <bench/live_client.h>
 #include <bench/machine.h>
 #include <bench/memory_rows.h>
-#include <millrace/tensor/error.h>
 #include <support/become.h>
 #include <support/main_frame.h>
 

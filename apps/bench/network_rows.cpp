@@ -10,7 +10,6 @@
 #include <bench/library/python_peer.h>
 #include <millrace/runtime/files/npy.h>
 #include <millrace/runtime/models/import/model.h>
-#include <millrace/tensor/error.h>
 #include <support/scratch_folder.h>
 
 namespace millrace::bench {

@@ -10,7 +10,6 @@
 
 #include <millrace/tensor/error.h>
 
-#include <millrace/runtime/trace/nvtx.h>
 #include <millrace/runtime/trace/tracer.h>
 
 namespace millrace::app {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <millrace/runtime/trace/nvtx.h>
 #include <support/standard_streams.h>
 
 #include "commands.h"

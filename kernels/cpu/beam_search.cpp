@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <string>
 
-#include <millrace/kernels/cpu/index.h>
 #include <millrace/kernels/cpu/rows_along.h>
 #include <millrace/kernels/cpu/sequences.h>
 

@@ -3,13 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/executor/feeds.h>
 #include <millrace/runtime/executor/program_run.h>
 #include <millrace/runtime/executor/run_exchange.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/deadline.h>
 #include <millrace/runtime/task/this_task.h>
-#include <millrace/runtime/trace/tracer.h>
 
 namespace millrace {
 namespace {

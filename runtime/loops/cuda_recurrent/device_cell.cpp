@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include <millrace/kernels/gather.h>
 #include <millrace/runtime/files/code_cache.h>
 #include <millrace/runtime/loops/cuda_recurrent/internal/whole_run.h>
 

@@ -17,7 +17,6 @@
 #include <millrace/runtime/program/internal/op_name.h>
 #include <millrace/runtime/program/ops/internal/lstm_form.h>
 #include <millrace/runtime/program/straight_program.h>
-#include <millrace/tensor/copy.h>
 #include <millrace/tensor/cuda_device.h>
 
 namespace millrace {

@@ -3,10 +3,8 @@
 
 #include <millrace/runtime/program/errors.h>
 #include <millrace/runtime/program/internal/input_name.h>
-#include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/program/ops/internal/families.h>
-#include <millrace/runtime/program/ops/internal/inference.h>
 
 /// Control: what the ops are; the executor runs them.
 namespace millrace::ops {
