@@ -64,7 +64,7 @@ bool StepBuilder::eval_extents(const Op& op) {
 
 bool StepBuilder::eval_shape(const Op& op) {
   const Symbol x = input(op, 0);
-  if (!x.is(Kind::step) || x.rows < 0 || x.left_pad < 0) return false;
+  if (!x.is(Kind::step) || x.rows < 0) return false;
   const DDim dims = *type_of(x).shape;
   const auto bound = [&](const char* name, std::int64_t otherwise) {
     const auto at = op.attributes.get_or<std::int64_t>(name, otherwise);
@@ -222,7 +222,8 @@ bool StepBuilder::reshape_rows(const Op& op, const Symbol& x, std::vector<std::i
 
 void StepBuilder::eval_reshape_to(const Op& op, const Symbol& list) {
   const Symbol x = input(op, 0);
-  expect_row_each_step(op, x);
+  const bool same = list.is(Kind::extents) && x.left_pad + x.right_pad == list.offset && !x.first;
+  if (!same) expect_row_each_step(op, x);
   if (x.rows < 0) refuse(op, "puts the elements of something that has no rows into as many as the sequence has");
   if (!reshape_rows(op, x, ops::integers_of(list.value), list.lengths.to_vector<std::int64_t>()))
     refuse(op, "moves elements from row to row");

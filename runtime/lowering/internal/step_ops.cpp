@@ -283,10 +283,14 @@ void StepBuilder::eval_branch(const Op& op) {
   const Symbol condition = input(op, 0);
   const auto block_of = [&](bool yes) { return op.attributes.get<BlockId>(yes ? "then_block" : "else_block").index; };
   if (condition.is(Kind::final)) return bind_decided_late(op, {block_of(true), block_of(false)}, condition);
-  if (!condition.is(Kind::constant))
+  // Where states are named, an input that never changes comes with each step.
+  const bool may_be_fixed = condition.is(Kind::session) || (condition.is(Kind::step) && axis_ < 0);
+  if (may_be_fixed)
     refuse(op,
            "chooses by what is known only while the program runs: where that is an input which never changes, make it a constant (--const "
            "INPUT=NUMBER, OnnxOptions::constants)");
+  if (condition.is(Kind::running)) refuse(op, "chooses by the length of the sequence, which is known only at its end");
+  if (!condition.is(Kind::constant)) refuse(op, "chooses by a row or by the number of the step, and steps choose nothing");
   const int block = block_of(condition.value.item() != 0.0);
   eval_block(block);
   const Block& branch = program_.block(block);

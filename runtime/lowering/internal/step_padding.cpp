@@ -135,8 +135,13 @@ bool StepBuilder::eval_pad(const Op& op, const Symbol& x) {
     later.deviates = named(op) + ": takes some of the rows";
     made = std::move(later);
   }
-  const std::string why = before > 0 ? named(op) + ": pads the rows before the first one, and no causal convolution takes them"
-                                     : named(op) + fmt::format(": adds {} rows behind the last one", behind);
+  std::string why = named(op) + fmt::format(": adds {} rows behind the last one", behind);
+  if (before > 0)
+    why = named(op) +
+          (behind > 0
+               ? fmt::format(": pads rows before the first one and {} behind the last one, where a causal convolution pads in front alone",
+                             behind)
+               : std::string(": pads the rows before the first one, and no causal convolution takes them"));
   bind(op.outputs[0], padded(made, before, std::max<std::int64_t>(0, behind), why));
   return true;
 }

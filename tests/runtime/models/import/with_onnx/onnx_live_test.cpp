@@ -236,6 +236,38 @@ TEST_CASE("A first state with the extents of what a cell makes of the first row 
   expect_same_bits(graph);
 }
 
+/// x [T, 1, 4] → y: the sum of the rows so far that a condition takes.
+Live choosing(const std::string& condition) {
+  GraphBuilder taken, left, body;
+  taken.output("sum").node("Add", {"h", "row"}, {"sum"});
+  left.output("same").node("Identity", {"h"}, {"same"});
+  body.input("h", {1, 4}).input("row", {1, 4}).output("next").output("given");
+  body.node("ReduceMax", {"row"}, {"most"}).set("keepdims", 0);
+  body.node("Greater", {"most", "zero"}, {"positive"});
+  body.node("If", {condition}, {"next"}).name("choice").set("then_branch", taken.graph).set("else_branch", left.graph);
+  body.node("Identity", {"next"}, {"given"});
+  Live graph;
+  graph.input("on", {}, onnx::TensorProto::BOOL).initializer("zero", Tensor::scalar(0.0F)).initializer("h0", ones({1, 4}));
+  graph.node("Scan", {"h0", "x"}, {"last", "y"}).set("num_scan_inputs", 1).set("body", body.graph);
+  return graph;
+}
+
+TEST_CASE("A branch that an input chooses for a whole sequence is refused with the flag that fixes it, one that a row chooses without") {
+  const auto refused = [](const std::string& condition) -> std::string {
+    try {
+      make_recurrence(parse(choosing(condition)));
+    } catch (const UnsupportedError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string by_input = refused("on"), by_row = refused("positive");
+  CHECK(by_input.find("op if 'choice'") != std::string::npos);
+  CHECK(by_input.find("--const INPUT=NUMBER") != std::string::npos);
+  CHECK(by_row.find("chooses by a row or by the number of the step") != std::string::npos);
+  CHECK(by_row.find("--const") == std::string::npos);
+}
+
 /// Names the open extents of an input.
 void name_extents(GraphBuilder& graph, int input, const std::vector<std::string>& names) {
   auto& shape = *graph.graph.mutable_input(input)->mutable_type()->mutable_tensor_type()->mutable_shape();
@@ -367,6 +399,11 @@ TEST_CASE("Rows that no step has, or too many of them, are refused by the name o
   Live ahead;
   ahead.cut("x", "new", 1, last);
   refused(ahead.pad("new", "y", {0, 0, 0, 1, 0, 0}), "op pad 'y': adds 1 rows behind the last one");
+  Live picture({-1, -1, 4});  // a convolution of pictures, as many rows before each as behind it
+  picture.initializer("K", ones({1, 1, 3, 3})).node("Unsqueeze", {"x", "i1"}, {"one"});
+  picture.node("Conv", {"one", "K"}, {"seen"}).name("conv").set("auto_pad", "SAME_UPPER");
+  picture.node("Squeeze", {"seen", "i1"}, {"y"});
+  refused(picture, "op pad 'conv': pads rows before the first one and 1 behind the last one");
 }
 
 }  // namespace
