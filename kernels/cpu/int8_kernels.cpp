@@ -55,9 +55,13 @@ HWY_INLINE std::int32_t PairOf(const std::int8_t* a, std::int64_t at, std::int64
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(high) << 16 | low);
 }
 
-/// Rows times one panel. Products of pairs in i16 are added in i32: exact.
-template <int Rows>
-HWY_NOINLINE void Int8Tile(const Int8Call& call, std::int64_t first, std::int64_t panel) {
+/// Pairs of the rows of a call that lie on the stack, made once for all panels.
+constexpr std::int64_t most_pairs = 1 << 13;
+
+/// Rows times one panel. Products of pairs in i16 are added in i32: exact. `pairs`: those of row `first` and the rows behind it, or, where not `Paired`,
+/// null.
+template <int Rows, bool Paired>
+HWY_NOINLINE void Int8Tile(const Int8Call& call, std::int64_t first, std::int64_t panel, const std::int32_t* pairs) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> words;
   const hn::Repartition<std::int16_t, decltype(d)> halves;
@@ -69,11 +73,13 @@ HWY_NOINLINE void Int8Tile(const Int8Call& call, std::int64_t first, std::int64_
   V other[Rows][panel_vectors];
   for (int row = 0; row < Rows; ++row)
     for (int v = 0; v < panel_vectors; ++v) sum[row][v] = other[row][v] = hn::Zero(words);
-  for (std::int64_t at = 0; at < call.k; at += 2, b += 2 * width) {
+  const std::int64_t count = (call.k + 1) / 2;
+  for (std::int64_t at = 0; at < count; ++at, b += 2 * width) {
     for (int v = 0; v < panel_vectors; ++v) {
       const auto right = hn::PromoteTo(halves, hn::LoadU(bytes, b + 2 * v * Lanes()));
       for (int row = 0; row < Rows; ++row) {
-        const auto left = hn::BitCast(halves, hn::Set(words, PairOf(call.a[first + row], at, call.k)));
+        const std::int32_t pair = Paired ? pairs[row * count + at] : PairOf(call.a[first + row], 2 * at, call.k);
+        const auto left = hn::BitCast(halves, hn::Set(words, pair));
         sum[row][v] = hn::ReorderWidenMulAccumulate(words, left, right, sum[row][v], other[row][v]);
       }
     }
@@ -94,11 +100,27 @@ HWY_NOINLINE void Int8Tile(const Int8Call& call, std::int64_t first, std::int64_
   }
 }
 
-void MultiplyInt8(const Int8Call& call) {
+template <bool Paired>
+void MultiplyRows(const Int8Call& call, std::int64_t first, std::int64_t last, const std::int32_t* pairs) {
+  const std::int64_t count = (call.k + 1) / 2;
   for (std::int64_t panel = call.first_panel; panel < call.last_panel; ++panel) {
-    std::int64_t row = 0;
-    for (; row + 2 <= call.rows; row += 2) Int8Tile<2>(call, row, panel);
-    if (row < call.rows) Int8Tile<1>(call, row, panel);
+    std::int64_t row = first;
+    for (; row + 2 <= last; row += 2) Int8Tile<2, Paired>(call, row, panel, Paired ? pairs + (row - first) * count : nullptr);
+    if (row < last) Int8Tile<1, Paired>(call, row, panel, Paired ? pairs + (row - first) * count : nullptr);
+  }
+}
+
+void MultiplyInt8(const Int8Call& call) {
+  const std::int64_t count = (call.k + 1) / 2;
+  if (count == 0 || count > most_pairs) return MultiplyRows<false>(call, 0, call.rows, nullptr);
+  std::int32_t pairs[most_pairs];
+  const std::int64_t together = most_pairs / count;
+  for (std::int64_t first = 0; first < call.rows; first += together) {
+    const std::int64_t last = std::min(call.rows, first + together);
+    std::int32_t* to = pairs;
+    for (std::int64_t row = first; row < last; ++row)
+      for (std::int64_t at = 0; at < call.k; at += 2) *to++ = PairOf(call.a[row], at, call.k);
+    MultiplyRows<true>(call, first, last, pairs);
   }
 }
 
