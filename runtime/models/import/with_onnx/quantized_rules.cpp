@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <optional>
+#include <type_traits>
+#include <vector>
 
 #include <millrace/kernels/round_to_bytes.h>
 #include <millrace/runtime/models/import/with_onnx/element_types.h>
@@ -120,14 +124,51 @@ void qlinear_matmul(Importer& to, const Node& node, const char*) {
   requantize(to, node, sums, f, f.over(f.times(scale(1, true), scale(4, false)), scale(6, false)), to.in(node, 7));
 }
 
-/// Weights have a zero point for all, or one for each channel they give (axis 0).
-VarId integer_convolution(Importer& to, const Node& node, VarId x, std::size_t w, std::size_t w_zero) {
+/// Whether sums of products of bytes with known weights, and their bias, are integers of f32, whatever the bytes.
+bool sums_fit_f32(Importer& to, const Node& node, std::size_t w, std::size_t w_zero, std::optional<std::size_t> bias) {
+  constexpr std::int64_t most = std::int64_t{1} << 24;
+  const auto given = [&](std::size_t input) -> std::optional<Ints> {
+    const Tensor* const values = to.known(node, input);
+    std::optional<Ints> numbers;
+    if (values == nullptr) return numbers;
+    visit_dtype(values->dtype(), [&]<class T>(std::type_identity<T>) {
+      if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+        const std::vector<T> elements = values->to_vector<T>();
+        numbers.emplace(elements.begin(), elements.end());
+      }
+    });
+    return numbers;
+  };
+  const std::optional<Ints> weights = given(w);
+  if (!weights || to.known(node, w)->rank() < 1 || weights->empty()) return false;
+  const auto channels = static_cast<std::size_t>(to.known(node, w)->dim(0));
+  const auto by_channel = [&](bool there, std::size_t input) -> std::optional<Ints> {
+    std::optional<Ints> numbers = there ? given(input) : Ints{0};
+    if (numbers && numbers->size() == 1) numbers->resize(channels, numbers->front());
+    if (numbers && numbers->size() != channels) return std::nullopt;
+    return numbers;
+  };
+  const std::optional<Ints> zeros = by_channel(node.has(w_zero), w_zero), biases = by_channel(bias && node.has(*bias), bias.value_or(0));
+  if (!zeros || !biases) return false;
+  const std::size_t terms = weights->size() / channels;
+  for (std::size_t channel = 0; channel < channels; ++channel) {
+    std::int64_t sum = std::abs((*biases)[channel]);
+    for (std::size_t i = 0; i < terms && sum <= most; ++i) sum += 255 * std::abs((*weights)[channel * terms + i] - (*zeros)[channel]);
+    if (sum > most) return false;
+  }
+  return true;
+}
+
+/// Weights have a zero point for all, or one for each channel they give (axis 0). `bias`: the input that will be added, in the dtype of the sums.
+VarId integer_convolution(Importer& to, const Node& node, VarId x, std::size_t w, std::size_t w_zero,
+                          std::optional<std::size_t> bias = std::nullopt) {
   expect_bytes(to, to.in(node, w));
   const VarType& weights = to.type(to.in(node, w));
   std::int64_t terms = 1;
   for (int axis = 1; axis < weights.rank() && terms >= 0; ++axis)
     terms = (*weights.shape)[axis] < 0 ? DDim::unknown : std::min(terms * (*weights.shape)[axis], most_in_f32 + 1);
-  const Formula f(to, weights.rank() < 0 ? DType::f64 : exact_sums(terms));
+  const bool narrow = (weights.rank() >= 0 && exact_sums(terms) == DType::f32) || sums_fit_f32(to, node, w, w_zero, bias);
+  const Formula f(to, narrow ? DType::f32 : DType::f64);
   VarId kernel = f.taken(to.in(node, w));
   if (node.has(w_zero)) kernel = f.minus(kernel, f.taken(along_axis(to, to.in(node, w_zero), kernel, 0)));
   return convolved(to, node, f.taken(x), kernel, no_var);
@@ -147,7 +188,7 @@ void conv_integer(Importer& to, const Node& node, const char*) {
 void qlinear_conv(Importer& to, const Node& node, const char* own) {
   const bool last = *own != '\0' && node.flag("channels_last", false);
   const VarId x = pixels(to, node, 2);
-  VarId sums = integer_convolution(to, node, last ? channels_first(to, x) : x, 3, 5);
+  VarId sums = integer_convolution(to, node, last ? channels_first(to, x) : x, 3, 5, 8);
   const Formula wide(to, to.type(sums).dtype);
   if (node.has(8)) sums = wide.plus(sums, wide.taken(along_axis(to, to.in(node, 8), sums, 1)));
   const Formula f(to, DType::f32);

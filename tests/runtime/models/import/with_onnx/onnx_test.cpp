@@ -911,6 +911,29 @@ TEST_CASE("What ops of ONNX Runtime cannot be imported with is refused by name")
   refused("QLinearConcat", {"s", "", "u", "s", ""}, [](auto&&) {}, "attribute axis: expected one, found none");
 }
 
+TEST_CASE("Sums of ConvInteger are exact: in f32 where no input of bytes can take them beyond 2^24, else in f64") {
+  constexpr std::int64_t channels = 100, k = 3;
+  for (const std::uint8_t weight : {std::uint8_t{200}, std::uint8_t{255}}) {
+    CAPTURE(static_cast<int>(weight));
+    onnx::TensorProto weights;
+    weights.set_name("w");
+    weights.set_data_type(onnx::TensorProto::UINT8);
+    for (const std::int64_t extent : {std::int64_t{1}, channels, k}) weights.add_dims(extent);
+    std::string raw(channels * k, static_cast<char>(weight));
+    raw.back() = 1;
+    weights.set_raw_data(raw);
+    GraphBuilder graph;
+    graph.input("x", {1, channels, k}, onnx::TensorProto::UINT8).output("y");
+    *graph.graph.add_initializer() = weights;
+    graph.node("ConvInteger", {"x", "w"}, {"y"});
+    const Program program = parse(graph);
+    CHECK((print(program).find("f64") == std::string::npos) == (weight == 200));
+    const Feeds feeds{{"x", Tensor::from<std::uint8_t>(std::vector<std::uint8_t>(channels * k, 255), DDim{1, channels, k})}};
+    const std::int32_t sum = 255 * (weight * (channels * k - 1) + 1);
+    CHECK(testing::on_cpu(program, feeds)["y"].tensor().to_vector<std::int32_t>() == std::vector<std::int32_t>{sum});
+  }
+}
+
 /// An LSTM of three units over x [T, batch, 3] whose products are those of bytes; `lengths`: those of the sequences, or "".
 GraphBuilder byte_lstm(std::int64_t batch, const std::string& lengths) {
   const auto bytes = [](const std::string& name, const DDim& dims) {
