@@ -66,7 +66,8 @@ Tensor round_to_bytes(const Tensor& x, int axis, StreamRef stream) {
         const auto* in = static_cast<const float*>(from.raw());
         auto* to = static_cast<float*>(out.raw_mutable());
         team.parallel(from.elements() / count, std::max<std::int64_t>(1, 16384 / count), [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t i = begin; i < end; ++i) round_to_bytes(in + i * count, count, to + i * count);
+          for (std::int64_t i = begin; i < end; ++i)
+            round_to_bytes({const_cast<float*>(in) + i * count, count}, 1, count, {to + i * count, count});
         });
       },
       stream);

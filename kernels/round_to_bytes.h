@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include <millrace/kernels/int8.h>
+#include <millrace/kernels/row_function.h>
 #include <millrace/tensor/stream.h>
 #include <millrace/tensor/tensor.h>
 
@@ -17,14 +19,15 @@ namespace millrace {
 ///
 /// each step rounded once in f32, `round` to nearest, ties to even. A NaN or an infinity makes NaN of all.
 Tensor round_to_bytes(const Tensor& x, int axis, StreamRef stream);
-/// The same for `count` elements in host memory; `out` may be `x`.
-void round_to_bytes(const float* x, std::int64_t count, float* out);
+/// The same for `rows` rows of `count` elements in host memory, which share one scale; `out` may be `x`.
+void round_to_bytes(const RowView& x, std::int64_t rows, std::int64_t count, const RowView& out);
 
 /// out[.., n] = (float(Σ_k (byte[.., k] − zero)·W[k, n]) · scale) · w_scale[n], with the bytes, the zero and the scale of x[.., k] as above: the sum is
 /// exact, then a rounding to f32 and two rounded products. `axis` is 0 … rank − 1; k up to `most_bytes_k`.
 Tensor matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, int axis, StreamRef stream);
-/// `matmul_bytes` of one row in host memory that stands alone; `bytes`: room for k of them.
-void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* x, std::int8_t* bytes, float* out);
+/// `matmul_bytes` of `rows` rows in host memory, which share one scale, in the calling thread. `bytes`: room for one row or more.
+void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const RowView& x, std::int64_t rows, std::span<std::int8_t> bytes,
+                  const RowView& out);
 inline constexpr std::int64_t most_bytes_k = 65535;
 
 /// The bytes of x, u8, their scales and their zeros, u8, both of the extents in front of `axis`. Where the scale is NaN the bytes say nothing.

@@ -53,11 +53,16 @@ float limited(float x) {
 
 namespace cpu {
 
-ByteRange byte_range(const float* x, std::int64_t count) {
+ByteRange byte_range(const float* x, std::int64_t count) { return byte_range({const_cast<float*>(x), count}, 1, count); }
+
+ByteRange byte_range(const RowView& x, std::int64_t rows, std::int64_t count) {
   Range range;
-  std::int64_t at = 0;
-  for (; at + lanes <= count; at += lanes) range.take(x + at, lanes);
-  range.take(x + at, static_cast<int>(count - at));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const float* from = x.row<const float>(row);
+    std::int64_t at = 0;
+    for (; at + lanes <= count; at += lanes) range.take(from + at, lanes);
+    range.take(from + at, static_cast<int>(count - at));
+  }
   const bool numbers = range.fold();
   const float span = range.high[0] - range.low[0];
   if (!numbers || !(span <= std::numeric_limits<float>::max())) return {std::numeric_limits<float>::quiet_NaN(), 0};
@@ -77,7 +82,7 @@ void take_bytes(const float* x, std::int64_t count, const ByteRange& range, std:
 }
 
 void multiply_bytes(const Int8Plan& plan, const PackedInt8& weights, const ByteRange& range, const std::int8_t* bytes, std::int64_t rows,
-                    float* out, std::int64_t first_panel, std::int64_t last_panel) {
+                    const RowView& out, std::int64_t first_panel, std::int64_t last_panel) {
   const std::int64_t k = plan.desc().k, n = plan.desc().n;
   const std::int8_t* a[max_rows];
   const float* scales[max_rows];
@@ -85,7 +90,7 @@ void multiply_bytes(const Int8Plan& plan, const PackedInt8& weights, const ByteR
   for (std::int64_t i = 0; i < rows; ++i) {
     a[i] = bytes + i * k;
     scales[i] = &range.scale;
-    to[i] = out + i * n;
+    to[i] = out.row<float>(i);
   }
   plan.kernels().multiply({a, scales, to, rows, k, static_cast<const std::int8_t*>(weights.data.raw()),
                            static_cast<const std::int32_t*>(weights.offsets.raw()), static_cast<const float*>(weights.scales.raw()), n,
@@ -101,7 +106,7 @@ void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* 
                 [&](std::int64_t begin, std::int64_t end) { take_bytes(x + begin * k, (end - begin) * k, range, bytes + begin * k); });
   each_span(team, rows, max_rows, layout.panels(), layout.panel_stride() / 4,
             [&](std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t last) {
-              multiply_bytes(plan, weights, range, bytes + row * k, count, out + row * n, first, last);
+              multiply_bytes(plan, weights, range, bytes + row * k, count, {out + row * n, n}, first, last);
             });
 }
 
@@ -124,21 +129,29 @@ void sum_bytes(const Int8Plan& plan, const PackedInt8& weights, const std::int8_
 
 }  // namespace cpu
 
-void round_to_bytes(const float* x, std::int64_t count, float* out) {
-  const cpu::ByteRange range = cpu::byte_range(x, count);
-  if (range.odd()) {
-    std::fill_n(out, count, range.scale);
-    return;
+void round_to_bytes(const RowView& x, std::int64_t rows, std::int64_t count, const RowView& out) {
+  const cpu::ByteRange range = cpu::byte_range(x, rows, count);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const float* from = x.row<const float>(row);
+    float* to = out.row<float>(row);
+    if (range.odd())
+      std::fill_n(to, count, range.scale);
+    else
+      for (std::int64_t i = 0; i < count; ++i) to[i] = (limited(nearest(from[i] / range.scale) + range.zero) - range.zero) * range.scale;
   }
-  for (std::int64_t i = 0; i < count; ++i) out[i] = (limited(nearest(x[i] / range.scale) + range.zero) - range.zero) * range.scale;
 }
 
-void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* x, std::int8_t* bytes, float* out) {
+void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const RowView& x, std::int64_t rows, std::span<std::int8_t> bytes,
+                  const RowView& out) {
   const std::int64_t k = plan.desc().k;
-  const cpu::ByteRange range = cpu::byte_range(x, k);
-  cpu::take_bytes(x, k, range, bytes);
+  const cpu::ByteRange range = cpu::byte_range(x, rows, k);
   const cpu::Int8Layout layout{k, plan.desc().n, plan.kernels().lanes, plan.kernels().group};
-  cpu::multiply_bytes(plan, weights, range, bytes, 1, out, 0, layout.panels());
+  const std::int64_t most = std::clamp<std::int64_t>(std::ssize(bytes) / std::max<std::int64_t>(1, k), 1, cpu::max_rows);
+  for (std::int64_t first = 0; first < rows; first += most) {
+    const std::int64_t count = std::min(most, rows - first);
+    for (std::int64_t i = 0; i < count; ++i) cpu::take_bytes(x.row<const float>(first + i), k, range, bytes.data() + i * k);
+    cpu::multiply_bytes(plan, weights, range, bytes.data(), count, {out.row<float>(first), out.stride}, 0, layout.panels());
+  }
 }
 
 }  // namespace millrace

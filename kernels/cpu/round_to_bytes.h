@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include <millrace/kernels/int8.h>
+#include <millrace/kernels/row_function.h>
 #include <millrace/tensor/thread_team.h>
 
 namespace millrace::cpu {
@@ -15,11 +16,13 @@ struct ByteRange {
   bool odd() const { return scale != scale; }
 };
 ByteRange byte_range(const float* x, std::int64_t count);
+/// The range of `rows` rows of `count` elements.
+ByteRange byte_range(const RowView& x, std::int64_t rows, std::int64_t count);
 /// Bytes less 128.
 void take_bytes(const float* x, std::int64_t count, const ByteRange& range, std::int8_t* bytes);
 /// `rows` rows (at most `max_rows`) of such bytes times some panels of the weights.
 void multiply_bytes(const Int8Plan& plan, const PackedInt8& weights, const ByteRange& range, const std::int8_t* bytes, std::int64_t rows,
-                    float* out, std::int64_t first_panel, std::int64_t last_panel);
+                    const RowView& out, std::int64_t first_panel, std::int64_t last_panel);
 /// Sums of rows of bytes less 128 and less `zero`, in i32.
 void sum_bytes(const Int8Plan& plan, const PackedInt8& weights, const std::int8_t* bytes, std::int64_t rows, std::int32_t zero,
                std::int32_t* out, ThreadTeam& team);

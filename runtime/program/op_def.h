@@ -124,7 +124,7 @@ struct OpDef {
   /// absent nor constant, and one or two outputs. The function that it gives has the bits of the kernel. UnsupportedError with the reason
   /// keeps the loop interpreted, and so does null.
   std::function<RowFunction(const PrepareContext&, const RowForm&)> prepare_rows;
-  /// Whether the op looks along axis 0: `prepare_rows` is the op for iterations of one row alone, and a run with more is interpreted. Null: no.
+  /// Whether the op looks along axis 0: the function of `prepare_rows` is then called once for an iteration, with all of its rows. Null: no.
   std::function<bool(const Op&)> one_row;
   /// How gradients go through the op. Null: a program that needs the gradient of an input of this op is refused by name.
   GradientRule gradient;

@@ -114,10 +114,15 @@ TEST_CASE("products of such bytes are exact sums, scaled, with the same bits on 
     const Tensor made = matmul_bytes(plan, packed, x, 1, device.stream(0));
     if (!first) first = made;
     CHECK(same_bits(made, *first));
-    std::int8_t bytes[50];
-    std::vector<float> row(70);
-    matmul_bytes(plan, packed, x.data<float>() + 50, bytes, row.data());
-    CHECK(same_bits(Tensor::from<float>(row, DDim{1, 70}), made.rows(1, 2)));
+    const Tensor coupled = matmul_bytes(plan, packed, x, 0, device.stream(0));
+    for (const std::size_t room : {50, 100, 150}) {
+      std::vector<std::int8_t> bytes(room);
+      Tensor all(DType::f32, DDim{3, 70}), row(DType::f32, DDim{1, 70});
+      matmul_bytes(plan, packed, {const_cast<float*>(x.data<float>()) + 50, 50}, 1, bytes, {row.mutable_data<float>(), 70});
+      matmul_bytes(plan, packed, {const_cast<float*>(x.data<float>()), 50}, 3, bytes, {all.mutable_data<float>(), 70});
+      CHECK(same_bits(row, made.rows(1, 2)));
+      CHECK(same_bits(all, coupled));
+    }
   });
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/loops/cpu_fused/fused_loop.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -50,7 +51,7 @@ void FusedLoop::prepare(LoopForm form) {
   passes_.clear();
   invariant_.reset();
   invariant_inputs_.clear();
-  one_row_ = false;
+  most_rows_.reset();
   const auto note = [this](const char* name, const Program& made) { passes_.emplace_back(name, made.to_string()); };
   note("recurrence", recurrence);
   Program step = passes::project_cells(recurrence, inputs, inputs + states);
@@ -81,6 +82,70 @@ void FusedLoop::prepare(LoopForm form) {
     if (made.from == passes::Source::From::shared || made.from == passes::Source::From::invariant)
       throw UnsupportedError("a value that it writes, or its next state, is the same in every iteration");
   step_outputs_ = phases.step.program.outputs().size();
+  rest_ = find_rest();
+}
+
+/// The op that alone gives the output, if it is a choice for whole rows.
+std::optional<FusedLoop::Choice> FusedLoop::choice_of(const passes::Source& output) const {
+  using From = passes::Source::From;
+  if (output.from != From::step) return std::nullopt;
+  const bool is_behind = output.place >= step_outputs_;
+  const Part& part = is_behind ? behind_ : step_;
+  const RowDesc& desc = part.kernel->plan().desc();
+  const auto reg_of = [&](const RowOperand& operand) -> const RowRegister& {
+    return desc.registers[static_cast<std::size_t>(operand.reg)];
+  };
+  const auto writes = [&](const RowOperand& operand) {
+    return operand.reg >= 0 && reg_of(operand).kind == RowRegister::Kind::output &&
+           reg_of(operand).place == output.place - (is_behind ? step_outputs_ : 0);
+  };
+  const RowOp* writer = nullptr;
+  for (const RowOp& op : desc.ops) {
+    if (!writes(op.out) && !writes(op.out2)) continue;
+    if (writer != nullptr) return std::nullopt;
+    writer = &op;
+  }
+  if (writer == nullptr || writer->kind != RowOp::Kind::where || writer->outer != 1 || writer->inner != reg_of(writer->out).width)
+    return std::nullopt;
+  const auto given = [&](const RowOperand& operand, From from) -> std::optional<std::size_t> {
+    if (reg_of(operand).kind != RowRegister::Kind::input || part.inputs[reg_of(operand).place].from != from) return std::nullopt;
+    return part.inputs[reg_of(operand).place].place;
+  };
+  const std::optional<std::size_t> truth = given(writer->in[0], From::input);
+  if (!truth || reg_of(writer->in[0]).width != 1) return std::nullopt;
+  const RowOperand& otherwise = writer->in[2];
+  if (reg_of(otherwise).kind == RowRegister::Kind::constant) {
+    const Tensor& value = part.kernel->known().constants[reg_of(otherwise).place];
+    const auto* bytes = static_cast<const std::byte*>(value.raw());
+    const auto count = static_cast<std::ptrdiff_t>(value.elements()) * static_cast<std::ptrdiff_t>(size_of(value.dtype()));
+    if (!std::all_of(bytes, bytes + count, [](std::byte byte) { return byte == std::byte{0}; })) return std::nullopt;
+    return Choice{*truth, std::nullopt};
+  }
+  const std::optional<std::size_t> state = given(otherwise, From::state);
+  if (!state || otherwise.begin != 0 || otherwise.inner_step != 1 || reg_of(otherwise).width != writer->inner) return std::nullopt;
+  return Choice{*truth, state};
+}
+
+std::optional<FusedLoop::Rest> FusedLoop::find_rest() const {
+  std::optional<Rest> rest;
+  std::size_t at = 0;
+  const auto rests = [&](std::size_t output) {
+    const std::optional<Choice> choice = choice_of(outputs_[output]);
+    if (!choice || (rest && choice->input != rest->input)) return std::optional<Choice>();
+    if (!rest) rest.emplace(Rest{choice->input, {}});
+    return choice;
+  };
+  for (; at < form_.outputs.size(); ++at) {
+    const std::optional<Choice> choice = rests(at);
+    if (!choice) return std::nullopt;
+    rest->states.push_back(choice->state);
+  }
+  for (std::size_t state = 0; state < form_.states.size(); ++state) {
+    if (!form_.states[state].changes) continue;
+    const std::optional<Choice> choice = rests(at++);
+    if (!choice || choice->state != state) return std::nullopt;
+  }
+  return rest;
 }
 
 FusedLoop::Part FusedLoop::part_of(const passes::Phase& phase, std::optional<DType> numbers) {
@@ -88,7 +153,8 @@ FusedLoop::Part FusedLoop::part_of(const passes::Phase& phase, std::optional<DTy
   made.inputs = phase.inputs;
   if (phase.program.outputs().empty()) return made;
   made.kernel.emplace(phase.program, RowKernel::Truth::integers, true, numbers);
-  one_row_ |= made.kernel->one_row();
+  if (made.kernel->couples_rows())
+    most_rows_ = std::min(most_rows_.value_or(made.kernel->plan().block_rows()), made.kernel->plan().block_rows());
   for (std::size_t i = 0; i < made.inputs.size(); ++i)
     if (made.kernel->inputs()[i].shared) made.shared.push_back(i);
   for (const RowOp& op : made.kernel->plan().desc().ops)
@@ -144,7 +210,10 @@ std::string FusedLoop::describe() const {
   text += summary("for a run of iterations, before them", ahead_.kernel);
   text += summary("iteration by iteration", step_.kernel);
   text += summary("for a run of iterations, behind them", behind_.kernel);
-  if (one_row_) text += "  iterations of more than one row: interpreted, for an op that looks along the rows\n";
+  if (rest_) text += fmt::format("  iterations where '{}' is false for all rows: skipped\n", form_.step.inputs()[rest_->input].name);
+  if (most_rows_)
+    text +=
+        fmt::format("  rows on one thread, iterations of more than {}: interpreted, for an op that looks along the rows\n", *most_rows_);
   return text;
 }
 

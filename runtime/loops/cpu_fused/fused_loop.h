@@ -36,7 +36,19 @@ class FusedLoop {
     std::vector<std::size_t> shared;  ///< places of the shared ones among `inputs`
     bool multiplies = false;          ///< has a product or a cell
   };
+  /// Iterations that change nothing where a truth is false for all rows: each output is then zeros or a state as it was, and states stay.
+  struct Rest {
+    std::size_t input = 0;                           ///< the truth, one number a row
+    std::vector<std::optional<std::size_t>> states;  ///< by output of the form: the state that it shows; none: zeros
+  };
+  /// A choice between rows by one number a row.
+  struct Choice {
+    std::size_t input = 0;             ///< of the form: the number
+    std::optional<std::size_t> state;  ///< of the form, taken where the number is 0; none: zeros
+  };
   void prepare(LoopForm form);
+  std::optional<Choice> choice_of(const passes::Source& output) const;
+  std::optional<Rest> find_rest() const;
   Part part_of(const passes::Phase& phase, std::optional<DType> numbers);
   void check_handed_on(const Part& part) const;
   std::string describe() const;
@@ -48,7 +60,8 @@ class FusedLoop {
   Part ahead_, step_, behind_;
   std::vector<passes::Source> outputs_;  ///< of the form, then the next states that change
   std::size_t step_outputs_ = 0;
-  bool one_row_ = false;                                        ///< iterations of more than one row do not fit
+  std::optional<Rest> rest_;
+  std::optional<std::int64_t> most_rows_;  ///< of an iteration, where an op looks along the rows: a block has all of them
   std::vector<std::shared_ptr<MemoryResource>> output_memory_;  ///< of the form's outputs; null: the stream's
 };
 

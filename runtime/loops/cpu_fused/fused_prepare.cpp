@@ -254,7 +254,7 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
   std::int64_t pieces = std::max<std::int64_t>(1, (n + part_rows - 1) / part_rows);
   if (threads > 1 && n > 1 && offset(operands.iterations) * work >= 2 * thread_work)
     pieces = (std::max<std::int64_t>(pieces, threads) + threads - 1) / threads * threads;
-  pieces = moves ? 1 : std::min(pieces, n);
+  pieces = moves || loop->most_rows_ ? 1 : std::min(pieces, n);
   shares = threads > 1 && n <= shared_rows && worth_sharing();
   if (shares) pieces = 1;
   std::int64_t ahead_width = 1;
@@ -337,8 +337,9 @@ FusedRun::FusedRun(std::shared_ptr<const FusedLoop> loop, LoopOperands operands,
   state.size = static_cast<std::int64_t>(size_of(state.dtype));
   state.binder.emplace(state.loop->form(), state.operands, stream);
   state.read_inputs(stream);
-  if (state.loop->one_row_ && state.most_rows > 1)
-    refuse("an op looks along the rows, of which an iteration has " + std::to_string(state.most_rows));
+  if (state.loop->most_rows_ && state.most_rows > *state.loop->most_rows_)
+    refuse("an op looks along the rows, expected at most " + std::to_string(*state.loop->most_rows_) + " in an iteration, found " +
+           std::to_string(state.most_rows));
   state.read_states(stream);
   state.read_shared(stream);
   state.binder->check_outputs(state.first_rows);

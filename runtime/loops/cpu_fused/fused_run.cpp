@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <tuple>
+#include <type_traits>
 
 #include <millrace/runtime/loops/cpu_fused/internal/fused_state.h>
 #include <millrace/runtime/loops/last_state.h>
@@ -264,6 +265,7 @@ void FusedRun::State::run_iterations(Part& part, std::int64_t begin, std::int64_
   for (std::int64_t t = begin; t < end; ++t) total += live(part, t);
   // Few rows of an iteration are a poor product: they are brought together, if need be.
   const auto joined = [&](const FusedLoop::Part& what, const std::vector<Target>& targets) {
+    if (what.kernel && what.kernel->couples_rows()) return false;
     if (total >= (end - begin) * few_rows || !what.multiplies) {
       return parts.size() == 1 && std::all_of(targets.begin(), targets.end(), [&](const Target& target) { return in_line(target); }) &&
              std::all_of(what.inputs.begin(), what.inputs.end(), [&](const Source& from) { return in_line(from, begin, end); });
@@ -302,6 +304,32 @@ void FusedRun::State::take_initial(Part& part) const {
   }
 }
 
+/// Whether the iteration changes nothing for the rows of the part. Rows that move between iterations do so in each of them.
+bool FusedRun::State::rests(const Part& part, std::int64_t iteration) const {
+  if (!loop->rest_ || moves) return false;
+  const RowView truth = source(part, {From::input, loop->rest_->input}, iteration, 0);
+  const auto all_zero = [&]<class T>(std::type_identity<T>) {
+    for (std::int64_t row = 0; row < live(part, iteration); ++row)
+      if (*truth.row<const T>(row) != 0) return false;
+    return true;
+  };
+  return dtype == DType::f64 ? all_zero(std::type_identity<double>()) : all_zero(std::type_identity<float>());
+}
+
+void FusedRun::State::skip_iteration(const Part& part, std::int64_t iteration) const {
+  for (std::size_t i = 0; i < loop->rest_->states.size(); ++i) {
+    const Target& to = target_of(i);
+    const Tensor& made = whole[static_cast<std::size_t>(to.whole)];
+    const std::int64_t row = made.dims().erased(0).elements() * size;
+    auto* first = static_cast<std::byte*>(made.raw_mutable()) + (place(to, iteration) + part.first) * row;
+    const auto bytes = static_cast<std::size_t>(live(part, iteration) * row);
+    if (loop->rest_->states[i])
+      std::memcpy(first, part.states[*loop->rest_->states[i]].first, bytes);
+    else
+      std::memset(first, 0, bytes);
+  }
+}
+
 void FusedRun::State::run_part(Part& part, std::int64_t begin, std::int64_t end) {
   if (begin == 0) take_initial(part);
   for (std::int64_t t = begin; t < end;) {
@@ -309,8 +337,13 @@ void FusedRun::State::run_part(Part& part, std::int64_t begin, std::int64_t end)
       ++t;
       continue;
     }
+    if (rests(part, t)) {
+      skip_iteration(part, t++);
+      continue;
+    }
     std::int64_t next = t;
-    for (std::int64_t sum = 0; next < end && (next == t || sum + live(part, next) <= run_rows); ++next) sum += live(part, next);
+    for (std::int64_t sum = 0; next < end && (next == t || (sum + live(part, next) <= run_rows && !rests(part, next))); ++next)
+      sum += live(part, next);
     run_iterations(part, t, next);
     t = next;
   }

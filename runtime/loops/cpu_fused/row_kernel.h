@@ -14,7 +14,7 @@ namespace millrace {
 /// A straight-line program over rows as one kernel (kernels/row_plan.h). Immutable, cheap to copy.
 ///
 /// The program's inputs are *rows*, whose axis 0 has an unknown extent and counts them, or *shared*: the same for every
-/// row. Each op must treat each row alone. Bits are those of the ops run one by one.
+/// row. Each op must treat each row alone, unless the kernel may couple rows. Bits are those of the ops run one by one.
 class RowKernel {
  public:
   /// UnsupportedError names the op that has no rule for rows, or does not keep them apart. `truth`: what inputs and outputs of bool, and of
@@ -26,9 +26,9 @@ class RowKernel {
   };
   /// The largest magnitude of integers that are given.
   static constexpr std::int64_t most_given = std::int64_t{1} << 20;
-  /// `one_row`: ops that look along the rows are taken too; what has them is right for runs of one row alone.
+  /// `coupled`: ops that look along the rows are taken too; a kernel that has one sees all rows of an iteration in one block.
   /// `numbers`: the dtype of the plan, f32 or f64; by itself that of the numbers that go in or out, f32 where none does.
-  explicit RowKernel(const Program& program, Truth truth = Truth::refused, bool one_row = false, std::optional<DType> numbers = {});
+  explicit RowKernel(const Program& program, Truth truth = Truth::refused, bool coupled = false, std::optional<DType> numbers = {});
   /// That dtype of the inputs and outputs of `program`; nothing where all are integers or truth.
   static std::optional<DType> numbers_of(const Program& program);
 
@@ -42,8 +42,8 @@ class RowKernel {
   const std::vector<Port>& inputs() const noexcept { return inputs_; }
   const std::vector<Port>& outputs() const noexcept { return outputs_; }
   const RowPlan& plan() const noexcept { return *plan_; }
-  /// Whether the kernel is right for one row alone.
-  bool one_row() const noexcept { return one_row_; }
+  /// Whether an op looks along the rows: a run is right for all rows of one iteration, at most `block_rows` of them, and for nothing else.
+  bool couples_rows() const noexcept { return couples_rows_; }
   /// Weights that are no inputs, and the plans of those that are.
   const RowWeights& known() const noexcept { return known_; }
 
@@ -106,7 +106,7 @@ class RowKernel {
   std::vector<MatrixSource> matrices_;
   std::vector<LateMatrix> late_matrices_;
   std::vector<LateCell> late_cells_;
-  bool one_row_ = false;
+  bool couples_rows_ = false;
 };
 
 }  // namespace millrace

@@ -170,13 +170,16 @@ OpKernel prepare_round(const PrepareContext& context) {
 RowFunction round_of_rows(const PrepareContext& context, const RowForm& form) {
   if (form.dtype != DType::f32 || form.inputs.size() != 1) throw UnsupportedError("rows of " + std::string(name_of(form.dtype)));
   const DDim& row = form.inputs[0];
-  // Axis 0 of the op is that of the rows: of one row.
-  const int first = std::max(static_cast<int>(first_axis(context.attributes())) - 1, 0);
-  const std::int64_t count = row.slice(first, row.rank()).elements(), pieces = row.slice(0, first).elements();
+  const auto axis = static_cast<int>(first_axis(context.attributes()));
+  if (axis == 0)
+    return [count = row.elements()](std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) {
+      round_to_bytes(inputs[0], rows, count, outputs[0]);
+    };
+  const std::int64_t count = row.slice(axis - 1, row.rank()).elements(), pieces = row.slice(0, axis - 1).elements();
   return [count, pieces](std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) {
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t piece = 0; piece < pieces; ++piece)
-        round_to_bytes(inputs[0].row<float>(i) + piece * count, count, outputs[0].row<float>(i) + piece * count);
+        round_to_bytes({inputs[0].row<float>(i) + piece * count, count}, 1, count, {outputs[0].row<float>(i) + piece * count, count});
   };
 }
 
@@ -246,18 +249,21 @@ OpKernel prepare_matmul_bytes(const PrepareContext& context) {
   };
 }
 
-/// Bytes of a row that lie on the stack.
-constexpr std::int64_t most_row_bytes = 8192;
+/// Bytes of rows that lie on the stack: at least one row.
+constexpr std::int64_t stack_bytes = 8192;
 
 RowFunction matmul_bytes_of_rows(const PrepareContext& context, const RowForm& form) {
   std::optional<KnownBytes> known = known_bytes(context, CpuPlace{});
   if (!known) throw UnsupportedError("multiplies weights that a run computes");
-  if (form.dtype != DType::f32 || form.inputs.size() != 1 || form.inputs[0].rank() != 1 || known->plan.desc().k > most_row_bytes)
+  if (form.dtype != DType::f32 || form.inputs.size() != 1 || form.inputs[0].rank() != 1 || known->plan.desc().k > stack_bytes)
     throw UnsupportedError("rows of more axes or elements");
-  return [known = *known](std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) {
-    std::int8_t bytes[most_row_bytes];
-    for (std::int64_t i = 0; i < rows; ++i)
-      matmul_bytes(known.plan, known.packed, inputs[0].row<float>(i), bytes, outputs[0].row<float>(i));
+  const bool alone = first_axis(context.attributes()) > 0;
+  return [known = *known, alone](std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) {
+    std::int8_t bytes[stack_bytes];
+    const std::int64_t together = alone ? 1 : rows;
+    for (std::int64_t i = 0; i < rows; i += together)
+      matmul_bytes(known.plan, known.packed, {inputs[0].row<float>(i), inputs[0].stride}, together, bytes,
+                   {outputs[0].row<float>(i), outputs[0].stride});
   };
 }
 

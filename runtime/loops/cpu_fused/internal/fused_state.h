@@ -140,6 +140,8 @@ struct FusedRun::State {
   void run_shared(ThreadTeam& team, std::int64_t begin, std::int64_t end);
   void run_part(Part& part, std::int64_t begin, std::int64_t end);
   void run_iterations(Part& part, std::int64_t begin, std::int64_t end);
+  bool rests(const Part& part, std::int64_t iteration) const;
+  void skip_iteration(const Part& part, std::int64_t iteration) const;
   std::int64_t rows_of(std::int64_t iteration) const { return rows.empty() ? first_rows : rows[static_cast<std::size_t>(iteration)]; }
   std::int64_t offset(std::int64_t iteration) const {
     return rows.empty() ? first_rows * iteration : offsets[static_cast<std::size_t>(iteration)];

@@ -84,8 +84,8 @@ bool moves(const std::string& type) {
 
 }  // namespace
 
-RowCompiler::RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth, bool one_row, std::optional<DType> numbers)
-    : program_(program), made_(made), truth_(truth), one_row_(one_row) {
+RowCompiler::RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth, bool coupled, std::optional<DType> numbers)
+    : program_(program), made_(made), truth_(truth), coupled_(coupled) {
   if (!numbers) numbers = RowKernel::numbers_of(program);
   if (numbers) desc_.dtype = *numbers;
 }
@@ -181,8 +181,8 @@ void RowCompiler::check_integers(const Op& op, VarId output) {
 
 void RowCompiler::function(const Op& op, const OpDef& def) {
   if (def.one_row && def.one_row(op)) {
-    if (!one_row_) refuse(op, "looks along the rows");
-    made_.one_row_ = true;
+    if (!coupled_) refuse(op, "looks along the rows");
+    made_.couples_rows_ = true;
   }
   RowOp made;
   made.kind = RowOp::Kind::function;
@@ -704,8 +704,8 @@ PackedLstm RowKernel::packed_cell(const LateCell& late, std::span<const Tensor> 
   return pack(plan, w, *part(1), part(2), part(3), stream);
 }
 
-RowKernel::RowKernel(const Program& program, Truth truth, bool one_row, std::optional<DType> numbers) {
-  RowCompiler(program, *this, truth, one_row, numbers).compile();
+RowKernel::RowKernel(const Program& program, Truth truth, bool coupled, std::optional<DType> numbers) {
+  RowCompiler(program, *this, truth, coupled, numbers).compile();
 }
 
 std::optional<DType> RowKernel::numbers_of(const Program& program) {

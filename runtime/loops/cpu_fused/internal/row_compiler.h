@@ -27,7 +27,7 @@ class RowCompiler {
     std::int64_t elements() const { return dims.elements(); }
   };
 
-  RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth, bool one_row, std::optional<DType> numbers);
+  RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth, bool coupled, std::optional<DType> numbers);
   void compile();
 
   // ---- For the rules of ops (row_rules.cpp) ----
@@ -91,7 +91,7 @@ class RowCompiler {
   const Program& program_;
   RowKernel& made_;
   const RowKernel::Truth truth_;
-  const bool one_row_;
+  const bool coupled_;
   RowDesc desc_;
   std::map<VarId, View> views_;
   std::map<VarId, View> quantized_;      // of i8: [rows of a row, elements of f32]

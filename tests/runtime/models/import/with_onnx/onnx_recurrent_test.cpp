@@ -7,14 +7,21 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <runtime/models/import/with_onnx/imported.h>
 #include <support/drive.h>
+#include <support/program_runs.h>
+#include <support/random_tensor.h>
+#include <support/same_bits.h>
 
 #include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/loops/cpu_fused/fused_loop.h>
 #include <millrace/runtime/lowering/recurrence.h>
+#include <millrace/tensor/device.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace {
@@ -111,6 +118,34 @@ TEST_CASE("Sequences of unequal lengths end at their own ends: zeros behind, the
   CHECK(std::as_const(run_lengths({5, 1}, "forward")[1])[DDim{0, 0, 1}] == 125);
   CHECK_THROWS_WITH_AS(run_lengths({6, 1}, "forward"), doctest::Contains("expected lengths of 0 to 5, found 6"), IndexError);
   CHECK_THROWS_WITH_AS(run_lengths({-1, 1}, "forward"), doctest::Contains("expected lengths of 0 to 5, found -1"), IndexError);
+}
+
+TEST_CASE("Steps behind the end of every sequence are skipped in fused loops, with the bits of the interpreter") {
+  for (const char* direction : {"forward", "reverse", "bidirectional"}) {
+    const std::int64_t directions = std::string(direction) == "bidirectional" ? 2 : 1;
+    testing::Random random(5);
+    GraphBuilder graph;
+    graph.input("x", {-1, -1, 3}).input("lens", {-1}, onnx::TensorProto::INT32).output("y").output("yh").output("yc");
+    graph.initializer("W", testing::random_tensor(random, DDim{directions, 8, 3}));
+    graph.initializer("R", testing::random_tensor(random, DDim{directions, 8, 2}));
+    graph.node("LSTM", {"x", "W", "R", "", "lens"}, {"y", "yh", "yc"}).set("direction", direction).set("hidden_size", 2);
+    const Program program = parse(graph);
+    for (const Op& op : program.block(0).ops)
+      if (op.type == "while") CHECK(FusedLoop(program, 0, op).to_string().find("is false for all rows: skipped") != std::string::npos);
+    for (const std::vector<std::int32_t>& lengths : std::vector<std::vector<std::int32_t>>{{9, 4, 1}, {3, 4, 1}, {0, 0, 0}, {0, 1, 0}}) {
+      CAPTURE(direction);
+      CAPTURE(lengths[0]);
+      const Feeds feeds{{"x", testing::random_tensor(random, DDim{9, 3, 3})}, {"lens", Tensor::from(lengths, DDim{3})}};
+      RunOptions interpreted;
+      interpreted.backend = Backend::interpreted;
+      const RunResult wanted = testing::on_cpu(program, feeds, interpreted);
+      for (const int threads : {1, 2}) {
+        const RunResult found = testing::run_fifo(run(Executable(program, std::make_shared<CpuDevice>(threads)), feeds));
+        CHECK(found.fused_loops == directions);
+        for (const char* name : {"y", "yh", "yc"}) CHECK(testing::same_bits(found[name].tensor(), wanted[name].tensor()));
+      }
+    }
+  }
 }
 
 TEST_CASE("A forward layer that has no lengths is a recurrence, whatever the layer and the layout") {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -24,6 +25,7 @@
 #include <millrace/runtime/lowering/recurrence.h>
 #include <millrace/runtime/program/check.h>
 #include <millrace/runtime/program/text.h>
+#include <millrace/tensor/device.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace {
@@ -956,19 +958,24 @@ GraphBuilder byte_lstm(std::int64_t batch, const std::string& lengths) {
   return graph;
 }
 
-TEST_CASE("An LSTM of the dynamic quantizer runs fused where there is one sequence, and over more of them with one range for all") {
+TEST_CASE(
+    "An LSTM of the dynamic quantizer runs fused over up to 64 sequences of one range, and interpreted over more, with the same bits") {
   for (const std::int64_t batch : {1, -1}) {
     CAPTURE(batch);
     const Program program = parse(byte_lstm(batch, ""));
-    for (const std::int64_t sequences : {1, 2}) {
+    for (const std::int64_t sequences : {1, 2, 5, 64, 65}) {
       if (batch > 0 && sequences > batch) continue;
+      CAPTURE(sequences);
       testing::Random random(3);
       const Feeds feeds{{"x", testing::random_tensor(random, DDim{6, sequences, 3})}};
       RunOptions interpreted;
       interpreted.backend = Backend::interpreted;
-      const RunResult wanted = testing::on_cpu(program, feeds, interpreted), found = testing::on_cpu(program, feeds);
-      CHECK(found.fused_loops == (sequences == 1 ? 1 : 0));
-      CHECK(found["y"].tensor().to_vector<float>() == wanted["y"].tensor().to_vector<float>());
+      const RunResult wanted = testing::on_cpu(program, feeds, interpreted);
+      for (const int threads : {1, 3}) {
+        const RunResult found = testing::run_fifo(run(Executable(program, std::make_shared<CpuDevice>(threads)), feeds));
+        CHECK(found.fused_loops == (sequences <= 64 ? 1 : 0));
+        CHECK(testing::same_bits(found["y"].tensor(), wanted["y"].tensor()));
+      }
     }
   }
 }
