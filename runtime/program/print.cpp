@@ -155,7 +155,10 @@ class Printer {
 
 }  // namespace
 
-std::string print(const Program& program) { return Printer(program).run(); }
+std::string print(const Program& program) {
+  static_cast<void>(program.registry());  // which one that was moved from lacks
+  return Printer(program).run();
+}
 std::string Program::to_string() const { return print(*this); }
 
 }  // namespace millrace

@@ -191,15 +191,16 @@ void Trainer::save(Checkpoint& checkpoint) const {
 }
 
 void Trainer::restore(const Checkpoint& checkpoint) {
+  State& mine = state();
   const auto weights = checkpoint.tensors.find("weights"), optimizer = checkpoint.tensors.find("optimizer");
   if (weights == checkpoint.tensors.end() || optimizer == checkpoint.tensors.end())
     throw ArgumentError("trainer: expected weights and optimizer in the checkpoint, found a part of them");
-  for (const auto& [name, value] : state().weights)
+  for (const auto& [name, value] : mine.weights)
     if (!weights->second.contains(name)) throw ArgumentError("trainer: expected a weight '" + name + "' in the checkpoint, found none");
-  Optimizer restored(state().options.optimizer);
+  Optimizer restored(mine.options.optimizer);
   restored.restore(optimizer->second);
   set_weights(weights->second);
-  state().optimizer = std::move(restored);
+  mine.optimizer = std::move(restored);
 }
 
 }  // namespace millrace::training

@@ -216,7 +216,6 @@ TEST_CASE("the brief text of a LoD is that of a short one, and ends behind 200 c
 }
 
 TEST_CASE("the sequences of more rows than memory holds are an error that says how many") {
-  constexpr std::int64_t huge = std::int64_t{1} << 62;
   CHECK_THROWS_WITH_AS(LoD::from_lengths({{huge}}).row_ids(0),
-                       "lod: level 0: expected at most 68719476736 sequences or rows, found 4611686018427387904", OutOfMemoryError);
+                       "lod: level 0: expected at most 68719476736 sequences or rows, found 9223372036854775807", OutOfMemoryError);
 }

@@ -164,9 +164,7 @@ TEST_CASE("a scatter that cannot write each of its slots writes none and leaves 
   CHECK(run_fifo(read_into(window, 1)) == std::vector<float>{2, 3});
 }
 
-TEST_CASE("a scatter wakes those who wait for its slots") {
-  run_fifo(with_scope(read_while_scattered, TensorArray(2)));
-}
+TEST_CASE("a scatter wakes those who wait for its slots") { run_fifo(with_scope(read_while_scattered, TensorArray(2))); }
 
 TEST_CASE("a writer that was moved from says so") {
   const TensorArray array(2);
