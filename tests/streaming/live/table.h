@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,15 +46,20 @@ struct Table : private SessionHost {
   Batcher batcher;
   StateSlab slab;
   std::optional<StateSeal> sealing;
-  std::string ticket;               ///< of each session
-  std::vector<std::string> issued;  ///< tickets that find a session
+  std::string ticket;                   ///< of each session
+  std::vector<std::string> issued;      ///< tickets that find a session
+  std::function<void()> before_ticket;  ///< is called when a session asks for one
 
  private:
   std::shared_ptr<const ServedModel> model_named(const std::string&) override { return model; }
   std::size_t most_state_bytes() const noexcept override { return sealing ? sealing->most_bytes() : 0; }
   Batcher& choose() override { return batcher; }
   const StateSeal* seal() const noexcept override { return sealing ? &*sealing : nullptr; }
-  std::string new_ticket() const override { return ticket; }
+  std::string new_ticket() const override {
+    std::string made = ticket;
+    if (before_ticket) before_ticket();
+    return made;
+  }
   void issue_ticket(const std::string& of) override { issued.push_back(of); }
 };
 
