@@ -171,7 +171,7 @@ VarId integer_convolution(Importer& to, const Node& node, VarId x, std::size_t w
   const Formula f(to, narrow ? DType::f32 : DType::f64);
   VarId kernel = f.taken(to.in(node, w));
   if (node.has(w_zero)) kernel = f.minus(kernel, f.taken(along_axis(to, to.in(node, w_zero), kernel, 0)));
-  return convolved(to, node, f.taken(x), kernel, no_var);
+  return convolved(to, node, f.taken(x), kernel, no_var, true);
 }
 
 /// Input 0 with its zero point taken off.

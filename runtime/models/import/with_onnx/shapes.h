@@ -65,7 +65,8 @@ std::vector<VarId> window_slices(Importer& to, VarId x, int axis, const Window& 
 VarId unfold(Importer& to, VarId x, int axis, const Window& window, double pad, double beyond);
 
 /// The convolution of `x` [N, C, D1, …] with `w` [M, C/group, k1, …] and a bias [M] or `no_var`, as a Conv with the attributes of `node`.
-VarId convolved(Importer& to, const Node& node, VarId x, VarId w, VarId bias);
+/// `exact`: integers stay integers, which a sum in another form (kernels/winograd.h) does not keep.
+VarId convolved(Importer& to, const Node& node, VarId x, VarId w, VarId bias, bool exact = false);
 /// The same with these windows.
 VarId convolved(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, const std::vector<Window>& windows);
 

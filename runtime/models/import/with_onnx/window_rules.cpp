@@ -247,7 +247,7 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-VarId convolved(Importer& to, const Node& node, VarId x_given, VarId w_given, VarId bias) {
+VarId convolved(Importer& to, const Node& node, VarId x_given, VarId w_given, VarId bias, bool exact) {
   const int rank = conv_rank(to, node, x_given, w_given);
   const VarId x = of_rank(to, x_given, rank);
   const VarId w = of_rank(to, w_given, rank);
@@ -258,7 +258,7 @@ VarId convolved(Importer& to, const Node& node, VarId x_given, VarId w_given, Va
     if (kernel[i] >= 0 && kernel[i] != windows[i].kernel)
       throw ProgramError("attribute kernel_shape: expected " + std::to_string(kernel[i]) + " as in the weights, found " +
                          std::to_string(windows[i].kernel));
-  return conv_along(to, x, w, bias, node.integer("group", 1), windows, may_be_winograd(to, node, windows));
+  return conv_along(to, x, w, bias, node.integer("group", 1), windows, !exact && may_be_winograd(to, node, windows));
 }
 
 VarId convolved(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, const std::vector<Window>& windows) {

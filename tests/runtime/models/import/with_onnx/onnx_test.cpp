@@ -936,6 +936,42 @@ TEST_CASE("Sums of ConvInteger are exact: in f32 where no input of bytes can tak
   }
 }
 
+TEST_CASE("ConvInteger with windows of three by three over many channels gives the sums of its products") {
+  constexpr std::int64_t channels = 28, units = 32, side = 28;
+  testing::Random random(7);
+  const auto bytes = [&](std::int64_t count) {
+    std::vector<std::uint8_t> made(static_cast<std::size_t>(count));
+    for (std::uint8_t& byte : made) byte = static_cast<std::uint8_t>(random.between(0, 255));
+    return made;
+  };
+  const std::vector<std::uint8_t> w = bytes(units * channels * 9), x = bytes(channels * side * side);
+  onnx::TensorProto weights;
+  weights.set_name("w");
+  weights.set_data_type(onnx::TensorProto::UINT8);
+  for (const std::int64_t extent : {units, channels, std::int64_t{3}, std::int64_t{3}}) weights.add_dims(extent);
+  weights.set_raw_data(std::string(w.begin(), w.end()));
+  GraphBuilder graph;
+  graph.input("x", {1, channels, side, side}, onnx::TensorProto::UINT8).output("y");
+  *graph.graph.add_initializer() = weights;
+  graph.node("ConvInteger", {"x", "w"}, {"y"}).set("pads", Ints{1, 1, 1, 1});
+  std::vector<std::int32_t> sums;
+  for (std::int64_t unit = 0; unit < units; ++unit)
+    for (std::int64_t row = 0; row < side; ++row)
+      for (std::int64_t column = 0; column < side; ++column) {
+        std::int32_t sum = 0;
+        for (std::int64_t channel = 0; channel < channels; ++channel)
+          for (std::int64_t i = 0; i < 9; ++i) {
+            const std::int64_t r = row + i / 3 - 1, c = column + i % 3 - 1;
+            if (r < 0 || c < 0 || r >= side || c >= side) continue;
+            sum += w[static_cast<std::size_t>((unit * channels + channel) * 9 + i)] *
+                   x[static_cast<std::size_t>((channel * side + r) * side + c)];
+          }
+        sums.push_back(sum);
+      }
+  const Feeds feeds{{"x", Tensor::from<std::uint8_t>(x, DDim{1, channels, side, side})}};
+  CHECK(testing::on_cpu(parse(graph), feeds)["y"].tensor().to_vector<std::int32_t>() == sums);
+}
+
 /// An LSTM of three units over x [T, batch, 3] whose products are those of bytes; `lengths`: those of the sequences, or "".
 GraphBuilder byte_lstm(std::int64_t batch, const std::string& lengths) {
   const auto bytes = [](const std::string& name, const DDim& dims) {
