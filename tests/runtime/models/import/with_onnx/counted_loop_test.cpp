@@ -136,12 +136,14 @@ TEST_CASE("A count that the node names ends such a loop, too") {
   for (const std::int64_t steps : {0, 2, 3, 9}) CHECK(run_all(program, steps, w, r) == std::min<std::int64_t>(steps, 3));
 }
 
-/// sum = h + 3·k over as many iterations as n says, for a k that stays; the body calls its states `sum_name` and `k_name`.
+/// S = h + n·k, for a k that stays; the body calls its states `sum_name` and `k_name`.
 GraphBuilder sums(const std::string& sum_name, const std::string& k_name) {
   GraphBuilder body;
   body.input("count", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).input("j", {}, onnx::TensorProto::INT64);
   body.input(sum_name, {}).input(k_name, {});
-  body.node("Add", {"j", "one"}, {"next j"}).node("Identity", {k_name}, {"next k"}).node("Add", {sum_name, k_name}, {"next sum"});
+  body.node("Add", {"j", "one"}, {"next j"});
+  body.node("Identity", {k_name}, {"next k"});
+  body.node("Add", {sum_name, k_name}, {"next sum"});
   body.node("Less", {"next j", "n"}, {"goes"});
   body.output("goes").output("next j").output("next sum").output("next k");
   GraphBuilder graph;
@@ -172,9 +174,11 @@ TEST_CASE("A loop within a loop is read anew where a state of the outer one grow
   GraphBuilder inner;
   inner.input("inner count", {}, onnx::TensorProto::INT64).input("inner go", {}, onnx::TensorProto::BOOL);
   inner.input("j", {}, onnx::TensorProto::INT64).input("k", {-1, 4}).input("s", {});
-  inner.node("Add", {"j", "one"}, {"next j"}).node("Identity", {"k"}, {"next k"});
+  inner.node("Add", {"j", "one"}, {"next j"});
+  inner.node("Identity", {"k"}, {"next k"});
   inner.node("ReduceSum", {"k"}, {"k sum"}).set("keepdims", 0);
-  inner.node("Add", {"s", "k sum"}, {"next s"}).node("Less", {"next j", "n"}, {"goes"});
+  inner.node("Add", {"s", "k sum"}, {"next s"});
+  inner.node("Less", {"next j", "n"}, {"goes"});
   inner.output("goes").output("next j").output("next k").output("next s");
   GraphBuilder outer;
   outer.input("outer count", {}, onnx::TensorProto::INT64)
@@ -183,14 +187,17 @@ TEST_CASE("A loop within a loop is read anew where a state of the outer one grow
       .input("sum", {});
   outer.node("Less", {"zero", "n"}, {"begins"});
   outer.node("Loop", {"", "begins", "zero", "o", "sum"}, {"jo", "ko", "so"}).set("body", inner.graph);
-  outer.node("Concat", {"ko", "row"}, {"longer"}).set("axis", 0).node("Identity", {"outer go"}, {"goes on"});
+  outer.node("Concat", {"ko", "row"}, {"longer"}).set("axis", 0);
+  outer.node("Identity", {"outer go"}, {"goes on"});
   outer.output("goes on").output("longer").output("so");
   GraphBuilder graph;
   graph.input("n", {}, onnx::TensorProto::INT64).input("m", {}, onnx::TensorProto::INT64).input("row", {1, 4});
   graph.initializer("zero", Tensor::scalar<std::int64_t>(0)).initializer("one", Tensor::scalar<std::int64_t>(1));
   graph.initializer("yes", Tensor::scalar(true)).initializer("first", Tensor::from<float>({1, 1, 1, 1}, {1, 4}));
   graph.initializer("nothing", Tensor::scalar(0.0F));
-  graph.node("Loop", {"m", "yes", "first", "nothing"}, {"O", "S"}).set("body", outer.graph).output("O").output("S");
+  graph.node("Loop", {"m", "yes", "first", "nothing"}, {"O", "S"}).set("body", outer.graph);
+  graph.output("O");
+  graph.output("S");
   const Program program = parse(graph);
   for (const std::int64_t n : {0, 1, 3})
     for (const std::int64_t m : {0, 1, 3}) {
@@ -206,14 +213,18 @@ TEST_CASE("A limit behind a cast that changes numbers is another limit") {
     CAPTURE(through);
     GraphBuilder body;
     body.input("count", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).input("j", {}, onnx::TensorProto::INT64);
-    body.node("Add", {"j", "one"}, {"next j"}).node("Less", {"next j", "limit"}, {"goes"}).output("goes").output("next j");
+    body.node("Add", {"j", "one"}, {"next j"});
+    body.node("Less", {"next j", "limit"}, {"goes"});
+    body.output("goes");
+    body.output("next j");
     GraphBuilder graph;
     graph.input("n", {}, onnx::TensorProto::INT64);
     graph.initializer("zero", Tensor::scalar<std::int64_t>(0)).initializer("one", Tensor::scalar<std::int64_t>(1));
     graph.node("Cast", {"n"}, {"narrow"}).set("to", through);
     graph.node("Cast", {"narrow"}, {"limit"}).set("to", onnx::TensorProto::INT64);
     graph.node("Less", {"zero", "n"}, {"begins"});
-    graph.node("Loop", {"", "begins", "zero"}, {"J"}).set("body", body.graph).output("J");
+    graph.node("Loop", {"", "begins", "zero"}, {"J"}).set("body", body.graph);
+    graph.output("J");
     const Program program = parse(graph);
     const auto iterations = [&](std::int64_t n) {
       return testing::run_fifo(run(program, Feeds{{"n", Tensor::scalar(n)}}))["J"].tensor().item_int();
