@@ -71,7 +71,8 @@ class CountedBody {
   }
 
  private:
-  static constexpr auto copies_and_casts = {std::string_view("Identity"), std::string_view("Cast")};
+  /// Behind copies and casts.
+  std::string behind_casts(const std::string& name) const { return body_.source(name, {"Identity", "Cast"}); }
   std::optional<std::int64_t> number(const std::string& name) const {
     const std::optional<Tensor> value = body_.constant(body_.source(name));
     return integer_of(value ? &*value : nullptr);
@@ -110,11 +111,11 @@ class CountedBody {
       return inner_limits(proto->input(0), later, weaker, depth + 1) && inner_limits(proto->input(1), later, weaker, depth + 1);
     const bool turned = is_node(proto, "Greater");
     if (!turned && !is_node(proto, "Less")) return false;
-    const std::string count = body_.source(proto->input(turned ? 1 : 0), copies_and_casts);
+    const std::string count = behind_casts(proto->input(turned ? 1 : 0));
     const VarId limit = outside(proto->input(turned ? 0 : 1));
     if (limit == no_var) return false;
     for (const std::size_t i : counters_) {
-      if (count == body_.source(handed_on(i), copies_and_casts)) return later.push_back(limit), true;
+      if (count == behind_casts(handed_on(i))) return later.push_back(limit), true;
       if (count == taken(i)) return weaker.push_back(limit), true;
     }
     if (count == body_.count()) return weaker.push_back(limit), true;
@@ -122,7 +123,7 @@ class CountedBody {
   }
   /// The integer outside that a name of the body is; `no_var`: none.
   VarId outside(const std::string& given) {
-    const std::string name = body_.source(given, copies_and_casts);
+    const std::string name = behind_casts(given);
     VarId found = no_var;
     if (const auto value = number(name)) {
       found = to_.literal(Tensor::scalar(*value));
