@@ -20,7 +20,7 @@ struct RowView {
 
 /// Arithmetic that a row plan does not have itself, on `rows` rows. The elements of a row lie side by side, in row-major order of its extents.
 /// No output overlaps an input. Threads call it side by side, on different rows; it allocates nothing and throws nothing. Output row i has the bits
-/// of row i of the inputs alone, whatever the number of rows; an op that looks along the rows (`OpDef::one_row`) is called with all of an iteration.
+/// of row i of the inputs alone, whatever the number of rows; an op that looks along the rows (`OpDef::couples_rows`) is called with all of an iteration.
 using RowFunction = std::function<void(std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows)>;
 
 }  // namespace millrace

@@ -27,9 +27,6 @@ bool is_heavy(const RowOp& op) {
 }
 /// Ops that only f32 has.
 bool is_narrow(const RowOp& op) { return op.kind == Kind::round_bf16 || op.kind == Kind::quantize || op.kind == Kind::matmul_int8; }
-bool is_elementwise(const RowOp& op) {
-  return op.kind == Kind::unary || op.kind == Kind::binary || op.kind == Kind::where || op.kind == Kind::round_bf16;
-}
 
 std::int64_t lines(std::int64_t elements) { return (elements + line - 1) / line * line; }
 
@@ -454,6 +451,11 @@ const RowDesc& RowPlan::desc() const noexcept { return state_->desc; }
 std::int64_t RowPlan::block_rows() const noexcept { return state_->block_rows; }
 std::int64_t RowPlan::workspace_bytes() const noexcept {
   return state_->table_bytes + state_->elements * (state_->desc.dtype == DType::f64 ? 8 : 4);
+}
+
+bool is_elementwise(const RowOp& op) {
+  return op.kind == RowOp::Kind::unary || op.kind == RowOp::Kind::binary || op.kind == RowOp::Kind::where ||
+         op.kind == RowOp::Kind::round_bf16;
 }
 
 bool row_plan_has(Unary kind) { return kind != Unary::is_nan && kind != Unary::is_inf && kind != Unary::logical_not; }

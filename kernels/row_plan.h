@@ -124,6 +124,9 @@ class RowPlan {
   std::shared_ptr<const State> state_;
 };
 
+/// Whether each element of the op's result is a function of one element of each operand.
+bool is_elementwise(const RowOp& op);
+
 /// Whether the kernel has that function (the rest are left to kernels of their own).
 bool row_plan_has(Unary kind);
 bool row_plan_has(Binary kind);

@@ -181,7 +181,7 @@ std::pair<std::int64_t, std::int64_t> LoD::row_range(int level, std::int64_t beg
 
 namespace {
 
-/// Few numbers can ask for more than there is: that ends before the first of them is written.
+/// A LoD of few numbers may describe more rows than memory holds: such a count ends before the first of them is written.
 void expect_room(std::int64_t count, std::size_t level) {
   constexpr std::int64_t most = std::int64_t{1} << 36;
   if (count > most)

@@ -74,7 +74,7 @@ class LoD {
   SeqPos to_seq_pos() const;
   /// As lengths: `[[2,1],[3,1,2]]`; `[]` without levels.
   std::string to_string() const;
-  /// The same, cut behind 200 characters with `…`: for errors and other texts that people read.
+  /// The text of `to_string`; one of more than 200 characters ends behind them with `…`. Errors hold this text.
   std::string brief() const;
 
   friend bool operator==(const LoD& a, const LoD& b) noexcept;

@@ -10,8 +10,8 @@
 
 namespace millrace {
 
-/// A thread that runs `body`. ThreadError, which names `what`, where the system starts none: its limit of threads or memory is reached. Whoever collects
-/// threads reserves room first: a std::thread that runs and is destroyed ends the process.
+/// A thread that runs `body`. ThreadError, which names `what`, where the system starts none: its limit of threads or memory is reached. A container of
+/// threads has room reserved before one starts: a std::thread that runs and is destroyed ends the process.
 template <class F>
 std::thread start_thread(const std::string& what, F&& body) {
   try {

@@ -245,7 +245,7 @@ class Group {
       std::fill(panel + count, panel + width_, T{0});
     }
   }
-  /// Places side by side.
+  /// The runs of places that lie side by side.
   static std::vector<PlaceRun> runs_of(const std::int64_t* places, std::int64_t count) {
     std::vector<PlaceRun> runs;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -357,7 +357,7 @@ void pad_planes(const ConvDesc& desc, const PaddedPlanes& form, const Tensor& x,
            room.slice(0, form.first, behind).reshape(dims), team);
 }
 
-/// Elements behind the planes of a channel: copies write up to a vector of zeros behind a row.
+/// Elements that lie behind the planes of a channel: a copy writes up to a vector of zeros behind its last row.
 constexpr std::int64_t plane_slack = 16;
 
 /// Splits the channels of x into the planes of their phases.
@@ -377,14 +377,14 @@ class PhaseSplit {
         T* const to = room + channel * form_.strides[1];
         std::fill_n(to, form_.strides[1], T{0});  // the padding, which nothing else writes
         const T* const from = static_cast<const T*>(x_.raw()) + channel * x_.strides()[1];
-        // In the order of memory: zeros behind the last row of a plane go where the next one is still to be written.
+        // Planes are written in the order of memory: zeros behind the last row of a plane fall into the next plane, which is still to be written.
         for (std::int64_t phase = 0; phase < phases_; ++phase) split(0, phase, from, to);
       }
     });
   }
 
  private:
-  /// The elements of leading axes from `axis` on that lie in the planes of `phase`, counted over those axes.
+  /// Copies the rows that lie in the planes of `phase`, a number that counts the phases of the leading axes from `axis` on.
   void split(int axis, std::int64_t phase, const T* from, T* to) const {
     if (axis >= leading_) return rows(from, 0, 1, to, 0);
     std::int64_t later = 1;
@@ -401,7 +401,7 @@ class PhaseSplit {
     for (std::int64_t i = 0; i < count; ++i) split(axis + 1, phase % later, from + i * window.stride * step, to + i * to_step);
   }
 
-  /// Rows along the last axis.
+  /// Copies `count` rows along the last axis.
   void rows(const T* from, std::int64_t from_row, std::int64_t count, T* to, std::int64_t to_row) const {
     const ConvDesc::Axis& window = desc_.axes.back();
     const PaddedPlanes::Axis& axis = form_.axes.back();

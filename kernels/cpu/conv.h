@@ -21,13 +21,13 @@ struct PaddedPlanes {
   };
   DDim strides;
   std::int64_t elements = 0;
-  std::int64_t first = 0;  ///< of x itself, where no axis has a stride
+  std::int64_t first = 0;  ///< the first element of x itself, where no axis has a stride
   bool split = false;      ///< whether an axis has a stride
-  std::vector<Axis> axes;  ///< behind those of images and channels
+  std::vector<Axis> axes;  ///< the spatial axes
 
-  /// `dims`: those of x; `weights`: those of the weights.
+  /// `dims`: the extents of x; `weights`: the extents of the weights.
   PaddedPlanes(const ConvDesc& desc, const DDim& dims, const DDim& weights);
-  /// From the element that the first tap sees to the one that tap `tap` of axis `axis`, of `form`, sees.
+  /// The distance from the element that the first tap sees to the element that tap `tap` along spatial axis `axis`, of `form`, sees.
   std::int64_t offset_of(int axis, const ConvDesc::Axis& form, std::int64_t tap) const {
     const Axis& of = axes[static_cast<std::size_t>(axis)];
     const std::int64_t place = tap * form.dilation;
@@ -35,7 +35,7 @@ struct PaddedPlanes {
   }
 };
 
-/// Whether `conv` needs room for planes of that form: an axis has padding or a stride.
+/// Whether `conv` needs room for PaddedPlanes: an axis has padding or a stride.
 bool needs_planes(const ConvDesc& desc);
 
 /// conv of kernels/conv.h: weights and bias row-major; out row-major [N, out_channels, …]; `room`: PaddedPlanes::elements elements where

@@ -33,7 +33,7 @@ struct PlaneCopy {
   std::int64_t from_row = 0;  ///< elements from a row to the next
   std::int64_t rows = 0, columns = 0;
   std::int64_t before = 0, phases = 1, phase_step = 0;
-  std::int64_t to_row = 0;  ///< the same as from_row, of where it goes
+  std::int64_t to_row = 0;  ///< elements from a row of `to` to the next
   T* to = nullptr;          ///< of the first row
 };
 void split_phases(const PlaneCopy<float>& copy);

@@ -111,7 +111,7 @@ void run_panels(const GemmKernels& kernels, const Views<T>& views, const PackedL
   call.b = scratch;
   call.b_stride = 0;
   call.first_panel = 0;
-  // Vectors of columns, which few rows take at a time; rows of b have two lines of them side by side.
+  // Panels that are packed together: few rows multiply eight vectors of columns at a time, and four vectors are two lines of a row of b, side by side.
   const std::int64_t together = (views.m <= few_rows ? 8 : 4) / layout.panel, step = together * layout.width();
   constexpr std::int64_t rows_at_once = 6;
   const bool fetches = views.b_column == 1 && views.k >= 64 && views.m >= 2 * rows_at_once;

@@ -40,11 +40,10 @@ template <class T>
 void MatmulRow(const T* a, const T* b, T* out, std::int64_t m, std::int64_t k, std::int64_t n) {
   constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
   const std::int64_t vectors = k > 0 ? n / lanes : 0;
-  const int tallest = TallestOf(m);
-  const std::int64_t most = m <= wide_rows || tallest == wide_rows ? 4 : panel_of;
+  const std::int64_t most = std::min(4, VectorsOf(m, 0));
   for (std::int64_t first = 0; first < vectors; first += most) {
     const auto count = static_cast<int>(std::min(most, vectors - first));
-    EachTile(m, tallest, [&](std::int64_t row, int height) HWY_ATTR {
+    EachTile(m, TallestOf(m), [&](std::int64_t row, int height) HWY_ATTR {
       const T* from[tile_rows];
       T* to[tile_rows];
       for (int i = 0; i < height; ++i) from[i] = a + (row + i) * k;

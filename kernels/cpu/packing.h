@@ -36,13 +36,13 @@ struct PackedLayout {
   std::int64_t elements() const { return (columns + lanes - 1) / lanes * lanes * groups() * group; }
 };
 
-/// As `kernels` read them.
+/// The layout of a packed matrix that `kernels` read.
 template <class T>
 PackedLayout layout_for(const GemmKernels& kernels, std::int64_t k, std::int64_t columns, std::int64_t group = 1) {
   return {k, columns, kernels.lanes<T>(), kernels.panel, group};
 }
 
-/// Elements side by side, a cache line at a time without a call.
+/// Copies elements that lie side by side, a cache line at a time without a call.
 template <class T>
 void copy_row(const T* from, std::int64_t count, T* to) {
   constexpr std::size_t bytes = 64;
@@ -83,7 +83,7 @@ void pack_panel(const PackedLayout& layout, const T* from, std::int64_t row_stri
 template <class T>
 void pack_panels(const PackedLayout& layout, const T* from, std::int64_t row_stride, std::int64_t column_stride, std::int64_t first,
                  std::int64_t last, T* to) {
-  // Rows that lie apart are read two whole panels at a time: each is in lines that nothing else wants.
+  // Rows of `from` are read two whole panels at a time: their lines lie side by side.
   constexpr std::int64_t beside = 2;
   const std::int64_t width = layout.width();
   while (layout.group == 1 && column_stride == 1 && last - first >= beside && (first + beside) * width <= layout.columns) {

@@ -21,13 +21,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 /// where there are 16 registers, which is one line of a cache, four where there are 32.
 inline constexpr int tile_rows = 6;
 #if HWY_TARGET == HWY_AVX3
-inline constexpr int panel_of = 4;
-inline constexpr int wide_rows = 6;
-/// Up to so many rows take eight vectors at a time: fewer would leave the multipliers waiting for their own results.
-inline constexpr int widest_rows = 3;
+inline constexpr int panel_of = 4;   ///< vectors of a panel
+inline constexpr int wide_rows = 6;  ///< the most rows that take four vectors at a time
+inline constexpr int widest_rows =
+    3;  ///< the most rows that take eight: with fewer vectors the multipliers would wait for their own results
 #else
 inline constexpr int panel_of = 2;
-/// Up to so many rows take four vectors at a time.
 inline constexpr int wide_rows = 3;
 inline constexpr int widest_rows = 1;
 #endif
@@ -35,7 +34,7 @@ inline constexpr int widest_rows = 1;
 /// The most rows of a tile where there are `rows` in all: seven are not four and three, for three rows of one panel would wait for their own results.
 inline constexpr int TallestOf(std::int64_t rows) { return rows == 2 * wide_rows + 1 ? wide_rows : tile_rows; }
 
-/// Vectors that a tile takes at a time of `rows` rows, of weights of `bytes` bytes in all. With 512 bits one panel keeps up with the second cache by
+/// The number of vectors that a tile takes at a time where there are `rows` rows in all, of weights of `bytes` bytes in all. With 512 bits one panel keeps up with the second cache by
 /// itself, where it is fetched ahead: two at a time win where all lie in the first cache, or far away.
 inline int VectorsOf(std::int64_t rows, [[maybe_unused]] std::int64_t bytes) {
 #if HWY_TARGET == HWY_AVX3

@@ -40,7 +40,7 @@ HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const W* b, std::int64
   constexpr std::int64_t lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
   constexpr bool pairs = !std::is_same_v<T, W>;
   constexpr std::int64_t wide = pairs ? 2 * lanes : lanes;  // elements of W in a vector of columns
-  // Where vector `v` of the columns begins.
+  // The first element of vector `v` of the columns.
   const auto of = [&](int v) HWY_ATTR { return b + v / panel_of * panel_stride + v % panel_of * wide; };
   [[maybe_unused]] const std::uintptr_t ahead =
       reinterpret_cast<std::uintptr_t>(b) + static_cast<std::uintptr_t>(fetched_rows * b_stride) * sizeof(W);

@@ -92,7 +92,7 @@ void ArrayCore::check_value(std::int64_t index, const LoDTensor& value) const {
   check_rows(index, value);
 }
 
-/// The first slot that is written says what fits.
+/// Takes the dtype and the extents of the first slot that is written, which all others have.
 void ArrayCore::take_type(DType dtype, const DDim& dims) {
   dtype_ = dtype;
   if (dims_) return;

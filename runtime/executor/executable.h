@@ -13,8 +13,8 @@ namespace millrace {
 struct CompiledProgram;
 
 /// A program made ready for one device: ops resolved, constants folded, weights placed and packed, streams chosen, and for each loop the
-/// backends that may run it. Immutable and shared by copy; any number of runs may use it at the same time. Of one that was moved from, each member and
-/// a run throw ArgumentError.
+/// backends that may run it. Immutable and shared by copy; any number of runs may use it at the same time. Each member of
+/// an Executable that was moved from, and a run of it, throws ArgumentError.
 class Executable {
  public:
   /// ProgramError when the program holds an op that no device can run. `device` null: a CPU device of its own with one thread.

@@ -55,7 +55,7 @@ std::vector<std::string> open_extents(const Program& program) {
   return names;
 }
 
-/// Whether an iteration hands something on: what is known at the start and only read says nothing of the axis.
+/// Whether an iteration hands a state on. A value that is known at the start and only read says nothing of the axis.
 bool carries(const Recurrence& made) {
   return std::any_of(made.states.begin(), made.states.end(), [](const Recurrence::State& state) { return state.changes; });
 }

@@ -125,7 +125,7 @@ struct OpDef {
   /// keeps the loop interpreted, and so does null.
   std::function<RowFunction(const PrepareContext&, const RowForm&)> prepare_rows;
   /// Whether the op looks along axis 0: the function of `prepare_rows` is then called once for an iteration, with all of its rows. Null: no.
-  std::function<bool(const Op&)> one_row;
+  std::function<bool(const Op&)> couples_rows;
   /// How gradients go through the op. Null: a program that needs the gradient of an input of this op is refused by name.
   GradientRule gradient;
   /// True: every output is constant almost everywhere in every input (comparisons, rounding, argmax), so that no gradient goes through.

@@ -156,7 +156,7 @@ class Printer {
 }  // namespace
 
 std::string print(const Program& program) {
-  static_cast<void>(program.registry());  // which one that was moved from lacks
+  static_cast<void>(program.registry());  // ProgramError: a program that was moved from has none
   return Printer(program).run();
 }
 std::string Program::to_string() const { return print(*this); }

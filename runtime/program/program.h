@@ -46,8 +46,8 @@ struct Block {
 };
 
 /// A program is plain data: blocks of ops over vars. It is built by `build::` or an importer, printed, saved, loaded, checked and
-/// rewritten; `run` evaluates it. Copies are deep but for the weights. Not thread-safe while it changes. One that was moved from has no vars, blocks or
-/// ports: it may be assigned to, and all else that needs them is a ProgramError that says so.
+/// rewritten; `run` evaluates it. Copies are deep but for the weights. Not thread-safe while it changes. A Program that was moved from has no vars, blocks or
+/// ports: it may be assigned to, and each use that needs them is a ProgramError that says so.
 class Program {
  public:
   /// An input or output by the name that users feed and fetch.

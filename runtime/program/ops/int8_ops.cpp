@@ -191,7 +191,7 @@ OpDef round_op() {
   def.infer = infer_round;
   def.prepare = prepare_round;
   def.prepare_rows = round_of_rows;
-  def.one_row = [](const Op& op) { return first_axis(op.attributes) == 0; };
+  def.couples_rows = [](const Op& op) { return first_axis(op.attributes) == 0; };
   def.follow_rows = [](const InferContext& context, const std::vector<int>& axes) -> std::vector<int> {
     if (axes[0] >= first_axis(context.attributes())) refuse_rows("takes the range of all rows");
     return {axes[0]};
@@ -275,7 +275,7 @@ OpDef matmul_bytes_op() {
   def.infer = infer_matmul_bytes;
   def.prepare = prepare_matmul_bytes;
   def.prepare_rows = matmul_bytes_of_rows;
-  def.one_row = [](const Op& op) { return first_axis(op.attributes) == 0; };
+  def.couples_rows = [](const Op& op) { return first_axis(op.attributes) == 0; };
   def.follow_rows = [](const InferContext& context, const std::vector<int>& axes) -> std::vector<int> {
     if (axes[in_bytes_weights] >= 0 || axes[in_bytes_scales] >= 0) refuse_rows("rows in its weights");
     if (axes[in_floats] >= first_axis(context.attributes())) refuse_rows("takes the range of all rows");

@@ -180,7 +180,7 @@ void RowCompiler::check_integers(const Op& op, VarId output) {
 }
 
 void RowCompiler::function(const Op& op, const OpDef& def) {
-  if (def.one_row && def.one_row(op)) {
+  if (def.couples_rows && def.couples_rows(op)) {
     if (!coupled_) refuse(op, "looks along the rows");
     made_.couples_rows_ = true;
   }
@@ -293,10 +293,8 @@ void RowCompiler::drop_copies() {
       use.writer = i;
     }
   }
-  const auto is_elementwise = [](const RowOp& op) {
-    return op.kind == RowOp::Kind::unary || op.kind == RowOp::Kind::binary || op.kind == RowOp::Kind::where;
-  };
-  // Whether an op has elements [begin, end) of a register among its operands. Only of copies and of elementwise ops is known which they have.
+  // Whether an op has elements [begin, end) of a register among its operands. The operands of copies and of elementwise ops are known element by element;
+  // other ops count as having all.
   const auto meets = [&](const RowOp& op, int reg, std::int64_t begin, std::int64_t end) {
     const bool known = op.kind == RowOp::Kind::copy || is_elementwise(op);
     for (const RowOperand& x : {op.out, op.out2, op.in[0], op.in[1], op.in[2]}) {

@@ -71,7 +71,7 @@ class CountedBody {
   }
 
  private:
-  /// Behind copies and casts.
+  /// The name of the value behind copies and casts.
   std::string behind_casts(const std::string& name) const { return body_.source(name, {"Identity", "Cast"}); }
   std::optional<std::int64_t> number(const std::string& name) const {
     const std::optional<Tensor> value = body_.constant(body_.source(name));
@@ -193,7 +193,7 @@ const onnx::NodeProto* counted_loop(Importer& to, const Node& node, const onnx::
   std::vector<onnx::NodeProto> values;  // of the states that are left out
   for (std::size_t i = body.states(); i-- > 0;) {
     if (body.constants().contains(i)) {
-      // By a name of its own: in the body, that of outside may be the name of another state.
+      // The value of outside gets a name of its own: its name there may be that of another state in the body.
       const std::string outside = graph.output(1 + static_cast<int>(i)).name() + " outside";
       to.bind(Node(renamed("Identity", "", outside)), 0, to.in(node, 2 + i));
       values.push_back(renamed("Identity", outside, body.taken(i)));

@@ -31,11 +31,11 @@ class LoopBody {
 
   /// A number or a list that the body holds, or that is known outside.
   std::optional<Tensor> constant(const std::string& name) const;
-  /// The same as integers, through changes of rank.
+  /// The integers of a constant, through changes of rank.
   std::optional<Ints> integers(const std::string& name) const;
   /// The condition of the next iteration, where it is the same in all of them.
   struct Condition {
-    bool handed_on = false;                    ///< that of the iteration before
+    bool handed_on = false;                    ///< the condition of the iteration before is handed on
     std::optional<bool> known = std::nullopt;  ///< known now
     VarId outside = no_var;                    ///< a value of outside
   };
