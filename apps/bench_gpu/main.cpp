@@ -20,7 +20,7 @@ namespace {
 constexpr int skipped = 77;
 
 constexpr const char* usage =
-    "Measures speed on a CUDA device, beside peers, by turns in one run: docs/performance.md says what a row means.\n"
+    "Measures speed on a CUDA device, beside peers, by turns in one run: docs/performance_gpu.md says what a row means.\n"
     "usage: millrace bench gpu [--only ID,...] [--shapes HxB,...] [--device N] [--json FILE] [--plot FILE.svg] [--quick] [--python "
     "PROGRAM]\n"
     "  --only     the rows of these ids alone:\n";
