@@ -214,7 +214,7 @@ void step_mask(Exporter& to, const Op& op, const char*) {
   to.give(op, "Less", {to.node("Unsqueeze", {steps, to.ints({1, 2})}), to.node("Unsqueeze", {lengths, to.ints({0, 2})})});
 }
 
-constexpr Rule rules[] = {
+constexpr Rule array_table[] = {
     {"tensor_array", tensor_array},
     {"tensor_array_unstack", unstack},
     {"tensor_array_split", split},
@@ -244,6 +244,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> array_rules() { return rules; }
+std::span<const Rule> array_rules() { return array_table; }
 
 }  // namespace millrace::exporting

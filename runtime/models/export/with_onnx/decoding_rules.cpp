@@ -161,7 +161,7 @@ void edit_distance(Exporter& to, const Op& op, const char*) {
 /// `onnx` is the reason.
 void refuse(Exporter&, const Op&, const char* reason) { throw UnsupportedError(reason); }
 
-constexpr Rule rules[] = {
+constexpr Rule decoding_table[] = {
     {"crf_decoding", viterbi},
     {"linear_chain_crf", log_likelihood},
     {"ctc_greedy", ctc_greedy},
@@ -172,6 +172,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> decoding_rules() { return rules; }
+std::span<const Rule> decoding_rules() { return decoding_table; }
 
 }  // namespace millrace::exporting

@@ -120,7 +120,7 @@ void dropout(Exporter& to, const Op& op, const char* onnx) {
   to.give(op, onnx, {to.in(op, 0)});
 }
 
-constexpr Rule rules[] = {
+constexpr Rule elementwise_table[] = {
     {"add", same, "Add"},
     {"sub", same, "Sub"},
     {"mul", same, "Mul"},
@@ -184,6 +184,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> elementwise_rules() { return rules; }
+std::span<const Rule> elementwise_rules() { return elementwise_table; }
 
 }  // namespace millrace::exporting

@@ -211,7 +211,7 @@ void cumsum(Exporter& to, const Op& op, const char* onnx) {
           {{"exclusive", flag(op, "exclusive")}, {"reverse", flag(op, "reverse")}});
 }
 
-constexpr Rule rules[] = {
+constexpr Rule linear_table[] = {
     {"matmul", matmul, "MatMul"},
     {"gemm", gemm, "Gemm"},
     {"quantize_rows", quantize_rows},
@@ -235,6 +235,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> linear_rules() { return rules; }
+std::span<const Rule> linear_rules() { return linear_table; }
 
 }  // namespace millrace::exporting

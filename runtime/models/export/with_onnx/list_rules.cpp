@@ -34,7 +34,7 @@ void optional_of(Exporter& to, const Op& op, const char* onnx) {
   to.give_typed(op, onnx, to.type(op.outputs[0]).held());
 }
 
-constexpr Rule rules[] = {
+constexpr Rule list_table[] = {
     {"list_of", of, "SequenceConstruct"},         {"list_insert", insert, "SequenceInsert"},
     {"list_erase", at, "SequenceErase"},          {"list_at", at, "SequenceAt"},
     {"list_length", same, "SequenceLength"},      {"list_split", split, "SplitToSequence"},
@@ -45,6 +45,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> list_rules() { return rules; }
+std::span<const Rule> list_rules() { return list_table; }
 
 }  // namespace millrace::exporting

@@ -242,7 +242,7 @@ void merge_by_mask(Exporter& to, const Op& op, const char*) {
   to.bind(op.outputs[0], to.gathered(to.joined({to.in(op, 0), to.in(op, 1)}), to.node("Where", {mask, before(mask), second})));
 }
 
-constexpr Rule rules[] = {
+constexpr Rule sequence_table[] = {
     {"sequence_enumerate", enumerate},
     {"sequence_erase", erase},
     {"sequence_slice", cut},
@@ -276,6 +276,6 @@ std::string without(Exporter& to, const std::string& ids, DType dtype, const Int
   return to.node("Compress", {ids, kept}, {{"axis", rows}});
 }
 
-std::span<const Rule> sequence_rules() { return rules; }
+std::span<const Rule> sequence_rules() { return sequence_table; }
 
 }  // namespace millrace::exporting

@@ -126,7 +126,7 @@ void top_k(Exporter& to, const Op& op, const char* onnx) {
   for (std::size_t i = 0; i < 2; ++i) to.bind(op.outputs[i], made[i]);
 }
 
-constexpr Rule rules[] = {
+constexpr Rule shape_table[] = {
     {"constant", constant},
     {"constant_of_shape", constant_of_shape, "ConstantOfShape"},
     {"range", range, "Range"},
@@ -161,6 +161,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> shape_rules() { return rules; }
+std::span<const Rule> shape_rules() { return shape_table; }
 
 }  // namespace millrace::exporting

@@ -206,13 +206,13 @@ void rotary(Importer& to, const Node& node, const char*) {
   to.give(node, "reshape", {made}, {{"shape", Ints{0, 0, -1}}});
 }
 
-constexpr Rule rules[] = {
+constexpr Rule attention_table[] = {
     {"Attention", attention},
     {"RotaryEmbedding", rotary},
 };
 
 }  // namespace
 
-std::span<const Rule> attention_rules() { return rules; }
+std::span<const Rule> attention_rules() { return attention_table; }
 
 }  // namespace millrace::importing

@@ -8,7 +8,7 @@
 namespace millrace::importing {
 namespace {
 
-VarId count_to(Importer& to, std::int64_t count) {
+VarId axes_below(Importer& to, std::int64_t count) {
   Ints all;
   for (std::int64_t i = 0; i < count; ++i) all.push_back(i);
   return to.literal(all);
@@ -23,7 +23,7 @@ VarId list_input(Importer& to, const Node& node, std::size_t input) {
 
 NamedAxes::NamedAxes(Importer& to, VarId axes, int rank) : to_(to), axes_(axes), count_((*to.type(axes).shape)[0]) {
   const VarId places = to.emit1("mod", {axes, number(to, rank)});
-  const VarId each = to.emit1("reshape", {count_to(to, rank)}, {{"shape", Ints{rank, 1}}});
+  const VarId each = to.emit1("reshape", {axes_below(to, rank)}, {{"shape", Ints{rank, 1}}});
   const VarId hits = to.emit1("cast", {to.emit1("equal", {each, places})}, {{"to", DType::i64}});
   const VarId found = to.emit1("reduce", {hits}, {{"kind", std::string("sum")}, {"axes", Ints{1}}, {"keepdims", false}});
   mask_ = to.emit1("greater", {found, number(to, 0)});
@@ -40,7 +40,7 @@ VarId NamedAxes::where_true(VarId mask) const { return to_.emit1("reshape", {to_
 VarId swapped_with_last(Importer& to, VarId x, VarId axis) {
   const int rank = to.rank(x);
   const VarId at = to.emit1("mod", {axis, number(to, rank)});
-  const VarId places = count_to(to, rank);
+  const VarId places = axes_below(to, rank);
   const VarId last = number(to, rank - 1);
   const VarId moved = to.emit1("where", {to.emit1("equal", {places, last}), at, places});
   return to.emit1("transpose_by", {x, to.emit1("where", {to.emit1("equal", {places, at}), last, moved})});

@@ -107,7 +107,7 @@ void bit_cast(Importer& to, const Node& node, const char* op) {
   to.give(node, op, {to.in(node, 0)}, {{"to", dtype_of_onnx(static_cast<int>(node.integer("to", 0)), "attribute to")}});
 }
 
-constexpr Rule rules[] = {
+constexpr Rule bit_table[] = {
     {"BitShift", shift},
     {"BitwiseNot", bitwise_not},
     {"BitwiseAnd", bitwise, "logical_and"},
@@ -118,6 +118,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> bit_rules() { return rules; }
+std::span<const Rule> bit_rules() { return bit_table; }
 
 }  // namespace millrace::importing

@@ -8,6 +8,7 @@
 #include <millrace/runtime/models/import/with_onnx/counted_loop.h>
 #include <millrace/runtime/models/import/with_onnx/loop_body.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/shapes.h>
 #include <millrace/runtime/models/import/with_onnx/tensor_proto.h>
 
 namespace millrace::importing {
@@ -85,7 +86,6 @@ struct While {
 };
 
 VarId scalar(Importer& to, VarId x) { return to.type(x).rank() == 0 ? x : to.emit1("reshape", {x}, {{"shape", Ints{}}}); }
-VarId number(Importer& to, std::int64_t value) { return to.literal(Tensor::scalar(value)); }
 
 /// Leaves the loop at the start of an iteration.
 void leave_if(Importer& to, const While& loop, VarId condition) {
@@ -525,9 +525,6 @@ void scan9(Importer& to, const Node& node) {
 
 // ---- Scan of opset 8: each sequence of a batch on its own, as long as sequence_lens says
 
-VarId extent_of(Importer& to, VarId x, std::int64_t axis) {
-  return scalar(to, to.emit1("shape", {x}, {{"start", axis}, {"end", axis + 1}}));
-}
 VarId list_of_one(Importer& to, VarId x) { return to.emit1("reshape", {x}, {{"shape", Ints{1}}}); }
 
 /// `x` with zeros behind its rows, `total` in all.
@@ -603,7 +600,7 @@ void scan8(Importer& to, const Node& node) {
 
 void scan(Importer& to, const Node& node, const char*) { to.opset() < 9 ? scan8(to, node) : scan9(to, node); }
 
-constexpr Rule rules[] = {
+constexpr Rule control_table[] = {
     {"If", branch, "if"},
     {"Loop", loop},
     {"Scan", scan},
@@ -611,6 +608,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> control_rules() { return rules; }
+std::span<const Rule> control_rules() { return control_table; }
 
 }  // namespace millrace::importing

@@ -84,13 +84,13 @@ void atanh(Importer& to, const Node& node, const char*) {
   in_f64(to, node, [](const Formula& f, VarId x) { return f.times(f.op("log", f.over(f.plus(x, 1.0), f.minus(f.number(1), x))), 0.5); });
 }
 
-constexpr Rule rules[] = {
+constexpr Rule curve_table[] = {
     {"Sinh", sinh}, {"Cosh", cosh},   {"Tan", tan},     {"Asin", asin},   {"Acos", acos},
     {"Atan", atan}, {"Asinh", asinh}, {"Acosh", acosh}, {"Atanh", atanh},
 };
 
 }  // namespace
 
-std::span<const Rule> curve_rules() { return rules; }
+std::span<const Rule> curve_rules() { return curve_table; }
 
 }  // namespace millrace::importing

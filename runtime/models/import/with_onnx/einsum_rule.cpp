@@ -201,10 +201,10 @@ void einsum(Importer& to, const Node& node, const char*) {
   to.give(node, "identity", {permuted(to, result, output)});
 }
 
-constexpr Rule rules[] = {{"Einsum", einsum}};
+constexpr Rule einsum_table[] = {{"Einsum", einsum}};
 
 }  // namespace
 
-std::span<const Rule> einsum_rules() { return rules; }
+std::span<const Rule> einsum_rules() { return einsum_table; }
 
 }  // namespace millrace::importing

@@ -194,7 +194,7 @@ void dropout(Importer& to, const Node& node, const char*) {
     to.bind(node, 1, to.emit1("constant_of_shape", {to.emit1("shape", {x})}, {{"value", Tensor::from<bool>({true})}}, node.output(1)));
 }
 
-constexpr Rule rules[] = {
+constexpr Rule elementwise_table[] = {
     {"Add", pairwise, "add"},
     {"Sub", pairwise, "sub"},
     {"Mul", pairwise, "mul"},
@@ -260,6 +260,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> elementwise_rules() { return rules; }
+std::span<const Rule> elementwise_rules() { return elementwise_table; }
 
 }  // namespace millrace::importing

@@ -126,7 +126,7 @@ void skip_rms_norm(Importer& to, const Node& node, const char*) {
   to.give(node, "identity", {f.cast(f.times(f.times(wide, inverse), f.taken(to.in(node, 2))), dtype)});
 }
 
-constexpr Rule rules[] = {
+constexpr Rule fused_table[] = {
     {"com.microsoft.QuickGelu", quick_gelu},
     {"com.microsoft.BiasAdd", bias_add},
     {"com.microsoft.FusedMatMul", fused_matmul},
@@ -138,6 +138,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> fused_rules() { return rules; }
+std::span<const Rule> fused_rules() { return fused_table; }
 
 }  // namespace millrace::importing

@@ -12,7 +12,6 @@
 namespace millrace::importing {
 namespace {
 
-VarId counted(Importer& to, VarId n) { return to.emit1("range", {number(to, 0), n, number(to, 1)}); }
 VarId value(Importer& to, const Extent& extent) { return extent.known >= 0 ? number(to, extent.known) : extent.var; }
 VarId list_of(Importer& to, const std::vector<Extent>& extents) {
   std::vector<VarId> each;
@@ -176,7 +175,7 @@ void affine_grid(Importer& to, const Node& node, const char*) {
   std::vector<VarId> parts;
   for (std::int64_t d = spatial - 1; d >= 0; --d) {
     const VarId count = to.emit1("gather", {dims, number(to, d)}, {{"axis", std::int64_t{0}}});
-    const VarId n = f.taken(count), i = f.taken(counted(to, count));
+    const VarId n = f.taken(count), i = f.taken(count_to(to, count));
     const VarId at = corners ? f.over(f.times(i, 2.0), f.minus(n, 1.0)) : f.over(f.plus(f.times(i, 2.0), 1.0), n);
     Ints shape(static_cast<std::size_t>(spatial), 1);
     shape[static_cast<std::size_t>(d)] = -1;
@@ -217,7 +216,7 @@ void center_crop_pad(Importer& to, const Node& node, const char*) {
   to.give(node, "pad_by", {inner, to.emit1("concat", {front, behind}, first)}, {{"mode", std::string("constant")}});
 }
 
-constexpr Rule rules[] = {
+constexpr Rule grid_table[] = {
     {"GridSample", grid_sample},
     {"AffineGrid", affine_grid},
     {"CenterCropPad", center_crop_pad},
@@ -225,6 +224,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> grid_rules() { return rules; }
+std::span<const Rule> grid_rules() { return grid_table; }
 
 }  // namespace millrace::importing

@@ -236,13 +236,13 @@ void upsample(Importer& to, const Node& node, const char*) {
   to.give(node, "identity", {resized(to, form, sizes, "stretch", x)});
 }
 
-constexpr Rule rules[] = {
+constexpr Rule image_table[] = {
     {"Resize", resize},
     {"Upsample", upsample},
 };
 
 }  // namespace
 
-std::span<const Rule> image_rules() { return rules; }
+std::span<const Rule> image_rules() { return image_table; }
 
 }  // namespace millrace::importing

@@ -272,7 +272,7 @@ void local_response(Importer& to, const Node& node, const char*) {
   to.give(node, "identity", {f.cast(f.over(x, f.op("pow", base, node.real("beta", 0.75))), dtype)});
 }
 
-constexpr Rule rules[] = {
+constexpr Rule layout_table[] = {
     {"ConvTranspose", conv_transpose},
     {"DepthToSpace", depth_to_space},
     {"SpaceToDepth", space_to_depth},
@@ -281,6 +281,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> layout_rules() { return rules; }
+std::span<const Rule> layout_rules() { return layout_table; }
 
 }  // namespace millrace::importing

@@ -14,13 +14,13 @@ void gemm(Importer& to, const Node& node, const char* op) {
            {"trans_b", node.flag("transB", false)}});
 }
 
-constexpr Rule rules[] = {
+constexpr Rule linear_table[] = {
     {"MatMul", matmul, "matmul"},
     {"Gemm", gemm, "gemm"},
 };
 
 }  // namespace
 
-std::span<const Rule> linear_rules() { return rules; }
+std::span<const Rule> linear_rules() { return linear_table; }
 
 }  // namespace millrace::importing

@@ -118,7 +118,7 @@ void optional_has(Importer& to, const Node& node, const char* op) {
   to.give(node, op, {x});
 }
 
-constexpr Rule rules[] = {
+constexpr Rule list_table[] = {
     {"SequenceEmpty", empty},
     {"SequenceConstruct", construct, "list_of"},
     {"SequenceInsert", give_all_in, "list_insert"},
@@ -135,6 +135,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> list_rules() { return rules; }
+std::span<const Rule> list_rules() { return list_table; }
 
 }  // namespace millrace::importing

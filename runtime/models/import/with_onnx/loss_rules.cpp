@@ -43,13 +43,13 @@ void softmax_cross_entropy(Importer& to, const Node& node, const char*) {
   to.bind(node, 1, logs);
 }
 
-constexpr Rule rules[] = {
+constexpr Rule loss_table[] = {
     {"NegativeLogLikelihoodLoss", negative_log_likelihood},
     {"SoftmaxCrossEntropyLoss", softmax_cross_entropy},
 };
 
 }  // namespace
 
-std::span<const Rule> loss_rules() { return rules; }
+std::span<const Rule> loss_rules() { return loss_table; }
 
 }  // namespace millrace::importing

@@ -152,7 +152,7 @@ void rms_norm(Importer& to, const Node& node, const char*) {
   if (node.wants(1)) to.bind(node, 1, f.op("reciprocal", root));
 }
 
-constexpr Rule rules[] = {
+constexpr Rule norm_table[] = {
     {"BatchNormalization", batch_norm},
     {"InstanceNormalization", instance_norm},
     {"GroupNormalization", group_norm},
@@ -164,6 +164,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> norm_rules() { return rules; }
+std::span<const Rule> norm_rules() { return norm_table; }
 
 }  // namespace millrace::importing

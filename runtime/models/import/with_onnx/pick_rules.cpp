@@ -65,15 +65,13 @@ VarId along(Importer& to, VarId list, int axis, int rank) {
   return to.emit1("reshape", {list}, {{"shape", shape}});
 }
 
-VarId count_up(Importer& to, VarId limit) { return to.emit1("range", {number(to, 0), limit, number(to, 1)}); }
-
 /// Elements above or below a diagonal become zero: column − row is compared with k.
 void trilu(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   VarId k = node.has(1) ? to.in(node, 1) : number(to, 0);
   if (to.type(k).rank() != 0) k = to.emit1("reshape", {k}, {{"shape", Ints{}}});
-  const VarId row = along(to, count_up(to, extent_of(to, x, -2)), 0, 2);
-  const VarId column = along(to, count_up(to, extent_of(to, x, -1)), 1, 2);
+  const VarId row = along(to, count_to(to, extent_of(to, x, -2)), 0, 2);
+  const VarId column = along(to, count_to(to, extent_of(to, x, -1)), 1, 2);
   const VarId apart = to.emit1("sub", {column, row});
   const VarId kept = to.emit1(node.flag("upper", true) ? "greater_equal" : "less_equal", {apart, k});
   to.give(node, "where", {kept, x, to.literal(scalar_of(to.type(x).dtype, 0))});
@@ -102,7 +100,7 @@ void reverse_sequence(Importer& to, const Node& node, const char*) {
                        std::to_string(batch) + " of " + to.type(x).to_string());
   if (are_all_steps(to, to.in(node, 1), x, time)) return to.give(node, "reverse", {x}, {{"axis", std::int64_t{time}}});
   const VarId lengths = along(to, whole_numbers(to, to.in(node, 1)), batch, rank);
-  const VarId steps = along(to, count_up(to, extent_of(to, x, time)), time, rank);
+  const VarId steps = along(to, count_to(to, extent_of(to, x, time)), time, rank);
   const VarId mirrored = to.emit1("sub", {to.emit1("sub", {lengths, number(to, 1)}), steps});
   const VarId from = to.emit1("where", {to.emit1("less", {steps, lengths}), mirrored, steps});
   const VarId everywhere = to.emit1("expand", {from, to.emit1("shape", {x})});
@@ -126,7 +124,7 @@ void hardmax(Importer& to, const Node& node, const char*) {
   const int at = static_cast<int>(axis < 0 ? axis + rank : axis);
   if (at < 0 || at >= rank)
     throw ProgramError("attribute axis: expected one of rank " + std::to_string(rank) + ", found " + std::to_string(axis));
-  const VarId places = along(to, count_up(to, extent_of(to, over, at)), at, rank);
+  const VarId places = along(to, count_to(to, extent_of(to, over, at)), at, rank);
   const VarId hot = to.emit1("cast", {to.emit1("equal", {places, best})}, {{"to", to.type(x).dtype}});
   if (!flat) return to.give(node, "identity", {hot});
   to.give(node, "reshape_to", {hot, to.emit1("shape", {x})}, {{"allowzero", true}});
@@ -137,13 +135,13 @@ void eye_like(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   if (to.rank(x) != 2) throw ProgramError("expected a matrix, found " + to.type(x).to_string());
   const DType dtype = node.has_attribute("dtype") ? dtype_attribute(node, "dtype") : to.type(x).dtype;
-  const VarId row = along(to, count_up(to, extent_of(to, x, 0)), 0, 2);
-  const VarId column = along(to, count_up(to, extent_of(to, x, 1)), 1, 2);
+  const VarId row = along(to, count_to(to, extent_of(to, x, 0)), 0, 2);
+  const VarId column = along(to, count_to(to, extent_of(to, x, 1)), 1, 2);
   const VarId apart = to.emit1("sub", {column, row});
   to.give(node, "cast", {to.emit1("equal", {apart, number(to, node.integer("k", 0))})}, {{"to", dtype}});
 }
 
-constexpr Rule rules[] = {
+constexpr Rule pick_table[] = {
     {"GatherND", gather_nd, "gather_nd"},
     {"ScatterND", scatter, "scatter_nd"},
     {"ScatterElements", scatter, "scatter_elements"},
@@ -160,6 +158,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> pick_rules() { return rules; }
+std::span<const Rule> pick_rules() { return pick_table; }
 
 }  // namespace millrace::importing

@@ -228,7 +228,7 @@ void one_hot(Importer& to, const Node& node, const char* op) {
   to.give(node, op, {indices, depth, to.in(node, 2)}, {{"axis", node.integer("axis", -1)}});
 }
 
-constexpr Rule rules[] = {
+constexpr Rule piece_table[] = {
     {"Concat", concat, "concat"},
     {"Split", split, "split"},
     {"Slice", slice},
@@ -240,7 +240,7 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> piece_rules() { return rules; }
+std::span<const Rule> piece_rules() { return piece_table; }
 
 bool is_whole(const Ints& starts, const Ints& ends, const std::optional<Ints>& steps) {
   const auto all = [](const Ints& numbers, auto&& holds) { return std::all_of(numbers.begin(), numbers.end(), holds); };

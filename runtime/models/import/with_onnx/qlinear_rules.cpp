@@ -101,7 +101,7 @@ void qlinear_pool(Importer& to, const Node& node, const char* windows) {
   give_bytes(to, node, last ? channels_last(to, made) : made, 3);
 }
 
-constexpr Rule rules[] = {
+constexpr Rule qlinear_table[] = {
     {"com.microsoft.QLinearAdd", qlinear_binary, "add"},
     {"com.microsoft.QLinearMul", qlinear_binary, "mul"},
     {"com.microsoft.QLinearSigmoid", qlinear_sigmoid, "sigmoid"},
@@ -116,6 +116,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> qlinear_rules() { return rules; }
+std::span<const Rule> qlinear_rules() { return qlinear_table; }
 
 }  // namespace millrace::importing

@@ -275,7 +275,7 @@ void dynamic_lstm(Importer& to, const Node& node, const char*) {
   node.read_as(inner);
 }
 
-constexpr Rule rules[] = {
+constexpr Rule quantized_table[] = {
     {"QuantizeLinear", quantize},
     {"DequantizeLinear", dequantize},
     {"DynamicQuantizeLinear", quantize_dynamically},
@@ -339,6 +339,6 @@ DType exact_sums(std::int64_t terms) { return terms >= 0 && terms <= most_in_f32
 
 VarId rounded_to_bytes(Importer& to, VarId x, std::int64_t axis) { return to.emit1("round_to_bytes", {x}, {{"axis", axis}}); }
 
-std::span<const Rule> quantized_rules() { return rules; }
+std::span<const Rule> quantized_rules() { return quantized_table; }
 
 }  // namespace millrace::importing

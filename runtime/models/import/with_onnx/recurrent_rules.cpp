@@ -513,7 +513,7 @@ void gru(Importer& to, const Node& node, const char*) {
 
 void rnn(Importer& to, const Node& node, const char*) { recurrent(to, node, {1, 1, {"Tanh"}}, "h", "h", rnn_cell); }
 
-constexpr Rule rules[] = {
+constexpr Rule recurrent_table[] = {
     {"LSTM", lstm},
     {"GRU", gru},
     {"RNN", rnn},
@@ -521,6 +521,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> recurrent_rules() { return rules; }
+std::span<const Rule> recurrent_rules() { return recurrent_table; }
 
 }  // namespace millrace::importing

@@ -145,7 +145,7 @@ void cumprod(Importer& to, const Node& node, const char*) {
   to.give(node, "identity", {swapped_with_last(to, running_products(to, swapped_with_last(to, x, axis), exclusive, reverse), axis)});
 }
 
-constexpr Rule rules[] = {
+constexpr Rule reduce_table[] = {
     {"ReduceSum", reduce, "sum"},
     {"ReduceMean", reduce, "mean"},
     {"ReduceMax", reduce, "max"},
@@ -167,6 +167,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> reduce_rules() { return rules; }
+std::span<const Rule> reduce_rules() { return reduce_table; }
 
 }  // namespace millrace::importing

@@ -209,7 +209,7 @@ void constant_fill(Importer& to, const Node& node, const char* op) {
   to.give(node, op, {dims}, {{"value", scalar_of(dtype, node.real("value", 0)).reshape(DDim{1}).read_only()}});
 }
 
-constexpr Rule rules[] = {
+constexpr Rule shape_table[] = {
     {"Transpose", transpose, "transpose"},
     {"Reshape", reshape},
     {"Squeeze", squeeze, "squeeze"},
@@ -227,6 +227,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> shape_rules() { return rules; }
+std::span<const Rule> shape_rules() { return shape_table; }
 
 }  // namespace millrace::importing

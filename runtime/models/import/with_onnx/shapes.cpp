@@ -85,6 +85,7 @@ VarId count_windows(Importer& to, VarId length, VarId inner, const Window& windo
 }  // namespace
 
 VarId number(Importer& to, std::int64_t value) { return to.literal(Tensor::scalar(value)); }
+VarId count_to(Importer& to, VarId n) { return to.emit1("range", {number(to, 0), n, number(to, 1)}); }
 
 VarId whole_numbers(Importer& to, VarId x) { return to.type(x).dtype == DType::i64 ? x : to.emit1("cast", {x}, {{"to", DType::i64}}); }
 

@@ -10,6 +10,8 @@ namespace millrace::importing {
 
 /// Whole numbers that rules compute with: i64 of no axes.
 VarId number(Importer& to, std::int64_t value);
+/// 0, 1, and so on below `n` (i64 of no axes).
+VarId count_to(Importer& to, VarId n);
 /// `x` as i64.
 VarId whole_numbers(Importer& to, VarId x);
 /// `x`, or its bytes as i32, which `top_k` takes.

@@ -9,7 +9,6 @@
 namespace millrace::importing {
 namespace {
 
-VarId count_to(Importer& to, VarId n) { return to.emit1("range", {number(to, 0), n, number(to, 1)}); }
 VarId as_number(Importer& to, VarId x) { return to.emit1("reshape", {whole_numbers(to, x)}, {{"shape", Ints{}}}); }
 
 // ---- windows
@@ -234,13 +233,13 @@ void mel_weights(Importer& to, const Node& node, const char*) {
   to.give(node, "cast", {f.where(down, f.over(f.minus(end, at), fall), up)}, {{"to", dtype}});
 }
 
-constexpr Rule rules[] = {
+constexpr Rule signal_table[] = {
     {"HannWindow", hann}, {"HammingWindow", hamming},       {"BlackmanWindow", blackman}, {"DFT", dft},
     {"STFT", stft},       {"MelWeightMatrix", mel_weights},
 };
 
 }  // namespace
 
-std::span<const Rule> signal_rules() { return rules; }
+std::span<const Rule> signal_rules() { return signal_table; }
 
 }  // namespace millrace::importing

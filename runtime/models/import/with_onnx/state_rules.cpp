@@ -88,13 +88,13 @@ void causal_conv(Importer& to, const Node& node, const char*) {
   to.bind(node, 1, to.emit1("slice", {given}, {{"starts", Ints{0}}, {"ends", Ints{0}}, {"axes", Ints{2}}}));
 }
 
-constexpr Rule rules[] = {
+constexpr Rule state_table[] = {
     {"LinearAttention", linear_attention},
     {"CausalConvWithState", causal_conv},
 };
 
 }  // namespace
 
-std::span<const Rule> state_rules() { return rules; }
+std::span<const Rule> state_rules() { return state_table; }
 
 }  // namespace millrace::importing

@@ -14,7 +14,6 @@ constexpr std::int64_t most_columns = 256;
 
 const Attributes first_axis{{"axis", std::int64_t{0}}};
 
-VarId counted(Importer& to, VarId n) { return to.emit1("range", {number(to, 0), n, number(to, 1)}); }
 VarId where_true(Importer& to, VarId mask) { return to.emit1("reshape", {to.emit1("non_zero", {mask})}, {{"shape", Ints{-1}}}); }
 VarId at(Importer& to, VarId list, VarId places) { return to.emit1("gather", {list, places}, first_axis); }
 VarId with_one_behind(Importer& to, VarId list, VarId last) {
@@ -37,7 +36,7 @@ Groups groups_of(Importer& to, VarId elements) {
   const VarId list = sortable(to, elements);
   const VarId n = extent_of(to, list, 0);
   const std::vector<VarId> sorted = to.emit("top_k", {list, n}, {{"axis", std::int64_t{0}}, {"largest", false}});
-  const VarId i = counted(to, n);
+  const VarId i = count_to(to, n);
   const VarId before = at(to, sorted[0], to.emit1("maximum", {to.emit1("sub", {i, number(to, 1)}), number(to, 0)}));
   VarId begins = to.emit1("logical_or", {to.emit1("equal", {i, number(to, 0)}), to.emit1("not_equal", {sorted[0], before})});
   if (is_floating(to.type(list).dtype)) {
@@ -51,7 +50,7 @@ Groups groups_of(Importer& to, VarId elements) {
   const VarId ends =
       with_one_behind(to, to.emit1("slice", {starts}, {{"starts", Ints{1}}, {"ends", Ints{INT64_MAX}}, {"axes", Ints{0}}}), n);
   // Without elements there is no group, and `ends` has one place more than `starts`.
-  const VarId lengths = to.emit1("sub", {at(to, ends, counted(to, extent_of(to, starts, 0))), starts});
+  const VarId lengths = to.emit1("sub", {at(to, ends, count_to(to, extent_of(to, starts, 0))), starts});
   return {scattered(to, sorted[1], to.emit1("sub", {number_of, number(to, 1)})), at(to, sorted[1], starts), lengths};
 }
 
@@ -71,7 +70,7 @@ Groups groups_of_rows(Importer& to, VarId rows, std::int64_t columns) {
 Groups in_order(Importer& to, const Groups& groups) {
   const VarId count = extent_of(to, groups.first, 0);
   const std::vector<VarId> sorted = to.emit("top_k", {groups.first, count}, {{"axis", std::int64_t{0}}, {"largest", false}});
-  const VarId places = scattered(to, sorted[1], counted(to, count));
+  const VarId places = scattered(to, sorted[1], count_to(to, count));
   return {at(to, places, groups.numbers), sorted[0], at(to, groups.counts, sorted[1])};
 }
 
@@ -102,12 +101,12 @@ void unique(Importer& to, const Node& node, const char*) {
   to.bind(node, 3, groups.counts);
 }
 
-constexpr Rule rules[] = {
+constexpr Rule unique_table[] = {
     {"Unique", unique},
 };
 
 }  // namespace
 
-std::span<const Rule> unique_rules() { return rules; }
+std::span<const Rule> unique_rules() { return unique_table; }
 
 }  // namespace millrace::importing

@@ -234,7 +234,7 @@ void global_pool(Importer& to, const Node& node, const char* kind) {
   to.give(node, "reduce", {x}, {{"kind", std::string(kind)}, {"axes", axes}, {"keepdims", true}});
 }
 
-constexpr Rule rules[] = {
+constexpr Rule window_table[] = {
     {"Conv", conv},
     {"com.microsoft.FusedConv", fused_conv},
     {"MaxPool", max_pool},
@@ -307,6 +307,6 @@ VarId window_elements(Importer& to, VarId x, const std::vector<Window>& windows,
   return reshaped(to, apart, extents);
 }
 
-std::span<const Rule> window_rules() { return rules; }
+std::span<const Rule> window_rules() { return window_table; }
 
 }  // namespace millrace::importing
