@@ -111,6 +111,8 @@ task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, co
   HeldWriters held;
   if (ops != nullptr) walker->hold_made(held, *block, block->inputs, *scope, me);
   end->appends.resize(block->appended.size());
+  const bool recalls = block->block->idx == 0 && walker->state_->extent_values() != nullptr;
+  const std::vector<bool>* const extent_ops = recalls ? &walker->state_->compiled().extent_ops : nullptr;
   bool keep = walker->state_->options().keep_step_scopes;  // tasks of the block may still read its vars
   for (std::size_t& i = end->next; i < block->ops.size(); ++i) {
     const CompiledOp& op = block->ops[i];
@@ -142,6 +144,8 @@ task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, co
       keep = true;
     } else if (op.kind == CompiledOp::Kind::task) {
       co_await walker->ops_->run_task(&op, scope);
+    } else if (extent_ops != nullptr && (*extent_ops)[i]) {
+      walker->ops_->run_extent_op(i, op, *scope);
     } else {
       walker->ops_->run_kernel(op, *scope);
     }

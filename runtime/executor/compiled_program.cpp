@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <millrace/runtime/executor/executable.h>
+#include <millrace/runtime/executor/extent_values.h>
 #include <millrace/runtime/executor/join_ops.h>
 #include <millrace/runtime/loops/loop_backends.h>
 #include <millrace/runtime/lowering/array_classes.h>
@@ -294,6 +295,8 @@ Executable::Executable(Program program, std::shared_ptr<Device> device) {
   lower_for_runs(made->program, made->device->place());
   made->loop_groups = find_loop_groups(made->program);
   Compiler(*made).run();
+  if (made->device->place().is_cpu()) made->extent_ops = find_extent_ops(*made);
+  if (!made->extent_ops.empty()) made->extent_values = std::make_shared<ExtentValuesPool>();
   if (!made->loop_groups.empty()) made->stacked_views = StackedViews(made->program);
   for (const LoopGroup& group : made->loop_groups) made->behind_groups.push_back(made->stacked_views.behind(made->program, group));
   compiled_ = std::move(made);

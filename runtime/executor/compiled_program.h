@@ -22,6 +22,8 @@
 
 namespace millrace {
 
+class ExtentValuesPool;
+
 /// Where a value is found from a block: `up` scopes above at `index`, or among the constants.
 struct ValueSource {
   static constexpr int constant = -1;
@@ -94,6 +96,8 @@ struct CompiledProgram {
   std::vector<LoopGroup> loop_groups;
   std::vector<std::set<VarId>> behind_groups;  ///< by group: vars that come of the stacked slots of its loops (stacked_views.h)
   StackedViews stacked_views;
+  std::vector<bool> extent_ops;                     ///< by op of block 0 (extent_values.h); empty: none
+  std::shared_ptr<ExtentValuesPool> extent_values;  ///< null where there are no such ops
 
   const CompiledBlock& block(int idx) const { return blocks.at(static_cast<std::size_t>(idx)); }
   std::size_t index_of(VarId var) const { return index.at(static_cast<std::size_t>(var)); }

@@ -85,6 +85,20 @@ void OpRunner::run_kernel(const CompiledOp& op, VarScope& scope) const {
   }
 }
 
+void OpRunner::run_extent_op(std::size_t place, const CompiledOp& op, VarScope& scope) const {
+  ExtentValues& values = *state_->extent_values();
+  Few<const Value*, 8> inputs(op.inputs.size());
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) inputs[i] = op.inputs[i].var == no_var ? nullptr : state_->find(op.inputs[i], scope);
+  std::span<const Value> outputs = values.recall(place, inputs.span());
+  if (outputs.empty()) {
+    run_kernel(op, scope);
+    std::vector<Value> made;
+    for (const std::size_t output : op.outputs) made.push_back(scope.get(output));
+    outputs = values.keep(place, op, inputs.span(), made);
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) scope.set(op.outputs[i], outputs[i]);
+}
+
 void OpRunner::set_outputs(const CompiledOp& op, VarScope& scope, std::span<const Value* const> inputs, std::span<Value> outputs) const {
   finish_outputs(op, inputs, outputs);
   for (std::size_t i = 0; i < outputs.size(); ++i) scope.set(op.outputs[i], std::move(outputs[i]));

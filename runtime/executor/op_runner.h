@@ -26,6 +26,8 @@ class OpRunner : public std::enable_shared_from_this<OpRunner> {
 
   /// An op with a kernel, whose inputs are ready: sets its outputs in `scope`. Errors keep their type and say which op and iteration.
   void run_kernel(const CompiledOp& op, VarScope& scope) const;
+  /// The same for op `place` of block 0, one of `CompiledProgram::extent_ops`, where the run has `RunState::extent_values`.
+  void run_extent_op(std::size_t place, const CompiledOp& op, VarScope& scope) const;
   /// An op that is a task, run as `run_kernel` runs a kernel. The runner and `op` outlive the task.
   task<void> run_task(const CompiledOp* op, ScopePtr scope);
   /// Fails the outputs that are not there.

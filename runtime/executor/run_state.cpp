@@ -38,7 +38,14 @@ RunState::RunState(Executable executable, RunOptions options)
       joins_(options_.tracer == nullptr && !options_.keep_step_scopes && options_.backend == Backend::automatic),
       root_(std::make_shared<VarScope>(nullptr, executable_.compiled().block(0).vars, 0, -1, count_)) {
   if (CallerDevices* const hosts = executable_.compiled().hosts_for_runs.get()) host_.emplace(hosts->take());
-  if (options_.tracer != nullptr) add_tracks();
+  if (options_.tracer != nullptr)
+    add_tracks();
+  else if (compiled().extent_values != nullptr)
+    extent_values_ = compiled().extent_values->take();
+}
+
+RunState::~RunState() {
+  if (extent_values_ != nullptr) compiled().extent_values->give_back(std::move(extent_values_));
 }
 
 // ---- Values ----

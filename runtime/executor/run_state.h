@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <millrace/runtime/executor/compiled_program.h>
+#include <millrace/runtime/executor/extent_values.h>
 #include <millrace/runtime/executor/pending_value.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/executor/var_scope.h>
@@ -27,6 +28,9 @@ bool is_cut_off(const TaskInfo& task);
 class RunState {
  public:
   RunState(Executable executable, RunOptions options);
+  ~RunState();
+  RunState(const RunState&) = delete;
+  RunState& operator=(const RunState&) = delete;
 
   const CompiledProgram& compiled() const noexcept { return executable_.compiled(); }
   const Program& program() const noexcept { return compiled().program; }
@@ -37,6 +41,8 @@ class RunState {
     const std::optional<CompiledBlock>& joined = compiled().joined[static_cast<std::size_t>(idx)];
     return joins_ && joined ? *joined : compiled().block(idx);
   }
+  /// The values of ops of block 0 that earlier runs have left; null: each op runs, because there are none or a tracer looks.
+  ExtentValues* extent_values() const noexcept { return extent_values_.get(); }
   /// The scope of block 0.
   const ScopePtr& root() const noexcept { return root_; }
   /// Joins the tasks that belong to no op; null before and after the run.
@@ -77,6 +83,7 @@ class RunState {
   bool joins_;
   std::shared_ptr<VarScope::Count> count_ = std::make_shared<VarScope::Count>();
   ScopePtr root_;
+  std::unique_ptr<ExtentValues> extent_values_;
   RunResult result_;
   std::vector<std::uint64_t> block_tracks_;   ///< empty when nobody traces
   std::vector<std::uint64_t> stream_tracks_;  ///< the host, then the ring

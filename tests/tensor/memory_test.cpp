@@ -8,6 +8,8 @@
 
 #include <millrace/tensor/error.h>
 
+#include "support/sanitized.h"
+
 using namespace millrace;
 
 TEST_CASE("host memory is aligned, never null, and the host's") {
@@ -20,6 +22,19 @@ TEST_CASE("host memory is aligned, never null, and the host's") {
   }
   CHECK(host_memory()->place().is_cpu());
   CHECK(host_memory()->host_accessible());
+}
+
+TEST_CASE("a small block of host memory goes back to the thread that gave it back, and only for as many bytes in lines of 64") {
+  if (testing::sanitized) return;  // there each block comes from the heap
+  void* const first = host_memory()->allocate(200);
+  host_memory()->deallocate(first, 200);
+  void* const other = host_memory()->allocate(500);
+  void* const again = host_memory()->allocate(250);
+  CHECK(again == first);
+  CHECK(other != first);
+  std::memset(again, 1, 250);
+  host_memory()->deallocate(again, 250);
+  host_memory()->deallocate(other, 500);
 }
 
 TEST_CASE("more than there can be is out of memory, with the size") {

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/executor/extent_values.h>
+
+#include <memory>
+
+#include <doctest/doctest.h>
+
+#include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/program/op_registry.h>
+#include <millrace/runtime/program/text.h>
+#include <support/drive.h>
+
+using namespace millrace;
+
+namespace {
+
+/// The standard ops, and "counted", which gives X on and counts its calls.
+std::shared_ptr<const OpRegistry> with_counted(const std::shared_ptr<int>& calls) {
+  auto registry = std::make_shared<OpRegistry>(*standard_ops());
+  OpDef def;
+  def.name = "counted";
+  def.inputs = {"X"};
+  def.outputs = {"Out"};
+  def.infer = [](InferContext& context) { context.result(context.type(0)); };
+  def.prepare = [calls](const PrepareContext&) -> OpKernel {
+    return [calls](OpContext& run) {
+      ++*calls;
+      run.set(0, run.in(0));
+    };
+  };
+  registry->add(std::move(def));
+  return registry;
+}
+
+/// x of f32[?, ?]; y: the number of columns and 3, and zeros of these extents.
+Executable counted_extents(const std::shared_ptr<int>& calls) {
+  return Executable(parse_program(R"(millrace 1 "extents"
+input "x" = x: f32[?, ?]
+block { idx: 0 parent_idx: -1
+  columns: i64[1] = shape(X=x) {start=1, end=2}
+  three: i64[1] = constant() {value=i64[1](3)}
+  numbers: i64[1] = counted(X=columns)
+  extents: i64[2] = concat(Xs=[numbers, three]) {axis=0}
+  y: f32[?, ?] = constant_of_shape(Shape=extents) {value=f32[1](0.0)}
+}
+output "y" = y
+)",
+                                  {}, with_counted(calls)));
+}
+
+Feeds of_extents(std::int64_t rows, std::int64_t columns) {
+  Tensor x(DType::f32, DDim{rows, columns});
+  x.mutable_data<float>();
+  return {{"x", x}};
+}
+
+Tensor y_of(const Executable& executable, const Feeds& feeds) { return testing::run_fifo(run(executable, feeds))["y"].tensor(); }
+
+}  // namespace
+
+TEST_CASE("ops on extents alone run once for extents that come again") {
+  const auto calls = std::make_shared<int>(0);
+  const Executable executable = counted_extents(calls);
+  for (int run = 0; run < 3; ++run) CHECK(y_of(executable, of_extents(2, 4)).dims() == DDim{4, 3});
+  CHECK(*calls == 1);
+  CHECK(y_of(executable, of_extents(5, 4)).dims() == DDim{4, 3});  // the rows are not read
+  CHECK(*calls == 1);
+  CHECK(y_of(executable, of_extents(5, 6)).dims() == DDim{6, 3});
+  CHECK(*calls == 2);
+  CHECK(y_of(executable, of_extents(2, 4)).dims() == DDim{4, 3});
+  CHECK(*calls == 3);
+}
+
+TEST_CASE("a result that follows from extents alone is its caller's to write") {
+  const Executable executable = counted_extents(std::make_shared<int>(0));
+  for (int run = 0; run < 3; ++run) {
+    Tensor y = y_of(executable, of_extents(2, 4));
+    CHECK(y.to_vector<float>() == std::vector<float>(12, 0.0f));
+    y.mutable_data<float>()[5] = 7.0f;
+  }
+}
+
+TEST_CASE("values of many bytes that follow from extents are computed by each run") {
+  const Executable executable = counted_extents(std::make_shared<int>(0));
+  const auto many = static_cast<std::int64_t>(ExtentValues::most_bytes);
+  for (int run = 0; run < 2; ++run) CHECK(y_of(executable, of_extents(1, many)).dims() == DDim{many, 3});
+}
+
+TEST_CASE("a failure of an op on extents comes in each run, and a good run after it") {
+  const Executable executable(parse_program(R"(millrace 1 "extents"
+input "x" = x: f32[?, ?]
+block { idx: 0 parent_idx: -1
+  columns: i64[1] = shape(X=x) {start=1, end=2}
+  four: i64[1] = constant() {value=i64[1](4)}
+  left: i64[1] = sub(A=columns, B=four)
+  y: f32[?] = constant_of_shape(Shape=left) {value=f32[1](0.0)}
+}
+output "y" = y
+)",
+                                            {}));
+  CHECK(y_of(executable, of_extents(1, 6)).dims() == DDim{2});
+  for (int run = 0; run < 2; ++run) CHECK_THROWS_WITH_AS(y_of(executable, of_extents(1, 3)), doctest::Contains("constant_of_shape"), Error);
+  CHECK(y_of(executable, of_extents(1, 6)).dims() == DDim{2});
+}
+
+TEST_CASE("runs side by side keep values of their own") {
+  ExtentValuesPool pool;
+  const std::unique_ptr<ExtentValues> first = pool.take();
+  std::unique_ptr<ExtentValues> second = pool.take();
+  CHECK(first != second);
+  const ExtentValues* const back = second.get();
+  pool.give_back(std::move(second));
+  CHECK(pool.take().get() == back);
+}
