@@ -110,9 +110,11 @@ task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, co
   const ScopePtr& scope = *held_scope;
   HeldWriters held;
   if (ops != nullptr) walker->hold_made(held, *block, block->inputs, *scope, me);
+  for (std::size_t before = 0; ops != nullptr && before < end->next; ++before) {
+    if (block->ops[before].makes_written) walker->hold_made(held, *block, block->ops[before].outputs, *scope, me);
+    held.release_after(before);
+  }
   end->appends.resize(block->appended.size());
-  const bool recalls = block->block->idx == 0 && walker->state_->extent_values() != nullptr;
-  const std::vector<bool>* const extent_ops = recalls ? &walker->state_->compiled().extent_ops : nullptr;
   bool keep = walker->state_->options().keep_step_scopes;  // tasks of the block may still read its vars
   for (std::size_t& i = end->next; i < block->ops.size(); ++i) {
     const CompiledOp& op = block->ops[i];
@@ -131,32 +133,60 @@ task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, co
       for (std::size_t k = 1; k < op.inputs.size(); ++k) end->results.push_back(walker->state_->pending(op.inputs[k], scope));
       co_return true;
     }
-    if (op.group != nullptr && !walker->ops_->runs_as_group(op, *scope)) {
+    const bool long_loop = end->tried == i && op.kind == CompiledOp::Kind::while_loop;
+    if (!long_loop && walker->run_at_once(*block, i, scope, *end)) {
+      // Its outputs are there.
+    } else if (op.group != nullptr && !walker->ops_->runs_as_group(op, *scope)) {
       if (ops == nullptr) co_return false;
       keep |= walker->start_members(op, scope, *end, *ops, me);
-    } else if (op.kind == CompiledOp::Kind::branch && walker->walk_branch(op, scope)) {
-      // Its outputs are there.
-    } else if (op.kind == CompiledOp::Kind::while_loop && !appends_under_way(op, *end) && walker->loops_->run_at_once(op, scope)) {
-      // Its outputs are there.
     } else if (walker->needs_task(op, *scope, *end)) {
       if (ops == nullptr) co_return false;
       walker->spawn_op(op, scope, *end, *ops, me);
       keep = true;
-    } else if (op.kind == CompiledOp::Kind::task) {
-      co_await walker->ops_->run_task(&op, scope);
-    } else if (extent_ops != nullptr && (*extent_ops)[i]) {
-      walker->ops_->run_extent_op(i, op, *scope);
     } else {
-      walker->ops_->run_kernel(op, *scope);
+      co_await walker->ops_->run_task(&op, scope);
     }
-    if (ops != nullptr) walker->hold_made(held, *block, op.outputs, *scope, me);
-    held.release_after(i);
+    if (ops != nullptr && op.makes_written) walker->hold_made(held, *block, op.outputs, *scope, me);
+    if (!held.writers.empty()) held.release_after(i);
     if (!keep)
       for (const std::size_t dead : op.last_uses) scope->drop(dead);
   }
   if (block->test == block->ops.size() && !end->iteration) walker->begin_iteration(scope, *end);
   walker->add_results(*block, scope, *end);
   co_return true;
+}
+
+/// Runs the op at `place` where it needs no task and nothing to be awaited. False: nothing was changed.
+bool BlockWalker::run_at_once(const CompiledBlock& block, std::size_t place, const ScopePtr& scope, const BlockEnd& end) {
+  const CompiledOp& op = block.ops[place];
+  if (op.group != nullptr && !ops_->runs_as_group(op, *scope)) return false;
+  if (op.kind == CompiledOp::Kind::branch && walk_branch(op, scope)) return true;
+  if (op.kind == CompiledOp::Kind::while_loop && !appends_under_way(op, end) && loops_->run_at_once(op, scope)) return true;
+  if (needs_task(op, *scope, end)) return false;
+  if (op.kind == CompiledOp::Kind::task) return ops_->run_now(op, *scope);
+  if (block.block->idx == 0 && state_->extent_values() != nullptr && state_->compiled().extent_ops[place])
+    ops_->run_extent_op(place, op, *scope);
+  else
+    ops_->run_kernel(op, *scope);
+  return true;
+}
+
+bool BlockWalker::walk_at_once() {
+  const CompiledBlock& block = state_->compiled().block(0);
+  begun_ = std::make_shared<BlockEnd>();
+  begun_->appends.resize(block.appended.size());
+  const ScopePtr& scope = state_->root();
+  const bool keep = state_->options().keep_step_scopes;
+  for (std::size_t& i = begun_->next; i < block.ops.size(); ++i) {
+    if (i == block.test && !begun_->iteration) begin_iteration(scope, *begun_);
+    if (!run_at_once(block, i, scope, *begun_)) {
+      begun_->tried = i;
+      return false;
+    }
+    if (keep) continue;
+    for (const std::size_t dead : block.ops[i].last_uses) scope->drop(dead);
+  }
+  return true;
 }
 
 /// Starts the ops of a group one by one. Whether one of them became a task.
@@ -430,7 +460,7 @@ task<void> BlockWalker::run_branch(std::shared_ptr<BlockWalker> walker, const Co
 }
 
 task<void> BlockWalker::run_program(std::shared_ptr<BlockWalker> walker) {
-  auto end = std::make_shared<BlockEnd>();
+  const EndPtr end = walker->begun_ != nullptr ? walker->begun_ : std::make_shared<BlockEnd>();
   co_await run_block(walker, &walker->state_->compiled().block(0), walker->state_->root(), end);
 }
 

@@ -26,7 +26,10 @@ class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
   BlockWalker(std::shared_ptr<RunState> state, std::shared_ptr<OpRunner> ops, std::shared_ptr<LoopRunner> loops)
       : state_(std::move(state)), ops_(std::move(ops)), loops_(std::move(loops)) {}
 
-  /// Block 0, in the root scope; ends when all its tasks have.
+  /// Runs ops of block 0 in the caller up to the first one that needs a task or has to be awaited. True: all of them have run. At most once, before
+  /// `run_program`.
+  bool walk_at_once();
+  /// Block 0, or the rest of it, in the root scope; ends when all its tasks have.
   static task<void> run_program(std::shared_ptr<BlockWalker> walker);
 
  private:
@@ -34,7 +37,8 @@ class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
   /// How one run of a block went, for its starter.
   struct BlockEnd {
     explicit BlockEnd(std::vector<GatePtr> before = {}) : appends(std::move(before)) {}
-    std::size_t next = 0;        ///< the first op that was not started
+    std::size_t next = 0;                             ///< the first op that was not started
+    std::optional<std::size_t> tried = std::nullopt;  ///< the op at which `walk_at_once` came to its end
     std::optional<Gate> walked;  ///< of a block with a task of its own: opens when all ops have been started and `results` are known
     bool broke = false;
     bool iteration = false;  ///< it got past the body's test
@@ -72,6 +76,7 @@ class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
   static void next_step(ScopePtr& step, const ScopePtr& outer, const CompiledBlock& body, std::int64_t iteration);
   bool needs_task(const CompiledOp& op, VarScope& scope, const BlockEnd& end) const;
   bool start_members(const CompiledOp& op, const ScopePtr& scope, BlockEnd& end, Scope& ops, TaskInfo& task);
+  bool run_at_once(const CompiledBlock& block, std::size_t place, const ScopePtr& scope, const BlockEnd& end);
   bool walk_branch(const CompiledOp& op, const ScopePtr& scope);
   bool walk_plain(const CompiledBlock& block, const ScopePtr& scope);
   void add_results(const CompiledBlock& block, const ScopePtr& scope, BlockEnd& end) const;
@@ -85,6 +90,7 @@ class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
   std::shared_ptr<RunState> state_;
   std::shared_ptr<OpRunner> ops_;
   std::shared_ptr<LoopRunner> loops_;
+  EndPtr begun_;                 // of block 0: what `walk_at_once` came to
   std::vector<ScopePtr> spare_;  // by block: a scope for the next run of a branch that needs no task
 };
 

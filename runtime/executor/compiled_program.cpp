@@ -12,6 +12,7 @@
 #include <millrace/runtime/executor/executable.h>
 #include <millrace/runtime/executor/extent_values.h>
 #include <millrace/runtime/executor/join_ops.h>
+#include <millrace/runtime/executor/var_scope.h>
 #include <millrace/runtime/loops/loop_backends.h>
 #include <millrace/runtime/lowering/array_classes.h>
 #include <millrace/runtime/lowering/lower_for_runs.h>
@@ -183,6 +184,7 @@ class Compiler {
     } else {
       made.kind = Kind::task;
       made.run_task = find_async_op(op.type);
+      made.run_now = find_immediate_op(op.type);
       if (made.run_task == nullptr) throw ProgramError("op " + op.type + ": expected a way to run it, found none in its definition");
     }
   }
@@ -245,6 +247,8 @@ class Compiler {
       }
     }
     for (const auto& [array, op] : last) block.written.push_back({source(array, index), op});
+    for (CompiledOp& op : block.ops)
+      op.makes_written = std::any_of(op.op->outputs.begin(), op.op->outputs.end(), [&](VarId output) { return last.contains(output); });
     if (index == 0)
       for (const Program::Port& port : program_.inputs()) block.inputs.push_back(made_.index[static_cast<std::size_t>(port.var)]);
   }
@@ -295,6 +299,7 @@ Executable::Executable(Program program, std::shared_ptr<Device> device) {
   lower_for_runs(made->program, made->device->place());
   made->loop_groups = find_loop_groups(made->program);
   Compiler(*made).run();
+  made->root_scopes = std::make_shared<ScopePool>(made->block(0).vars);
   if (made->device->place().is_cpu()) made->extent_ops = find_extent_ops(*made);
   if (!made->extent_ops.empty()) made->extent_values = std::make_shared<ExtentValuesPool>();
   if (!made->loop_groups.empty()) made->stacked_views = StackedViews(made->program);

@@ -23,6 +23,7 @@
 namespace millrace {
 
 class ExtentValuesPool;
+class ScopePool;
 
 /// Where a value is found from a block: `up` scopes above at `index`, or among the constants.
 struct ValueSource {
@@ -39,11 +40,13 @@ struct CompiledOp : PreparedOp {
   Kind kind = Kind::kernel;
   std::string name;  ///< of its task, for people: "while 1 (step)", "y", "tensor_array_write"
   TaskOp run_task = nullptr;
+  bool (*run_now)(OpContext&) = nullptr;  ///< the same without a task, or null (array_ops.h)
   std::vector<ValueSource> inputs;
   std::vector<std::size_t> outputs;
   std::vector<ValueSource> stores_to;  ///< where the array that the op writes was made: one place, or several that it may be from
   std::vector<std::size_t> appends;    ///< places in the block's `appended`: arrays that the op, or a block of it, may append to
   std::vector<std::size_t> last_uses;  ///< vars of the block that nothing reads after this op
+  bool makes_written = false;          ///< an output is an array that ops of the block, or below it, write
   int sub_block = -1;
   int else_block = -1;
   std::vector<std::shared_ptr<LoopBackend>> backends;  ///< of a loop, the fastest first; the interpreter stands behind them all
@@ -98,6 +101,8 @@ struct CompiledProgram {
   StackedViews stacked_views;
   std::vector<bool> extent_ops;                     ///< by op of block 0 (extent_values.h); empty: none
   std::shared_ptr<ExtentValuesPool> extent_values;  ///< null where there are no such ops
+
+  std::shared_ptr<ScopePool> root_scopes;  ///< of block 0
 
   const CompiledBlock& block(int idx) const { return blocks.at(static_cast<std::size_t>(idx)); }
   std::size_t index_of(VarId var) const { return index.at(static_cast<std::size_t>(var)); }

@@ -64,7 +64,9 @@ task<void> OpRunner::await_inputs(std::shared_ptr<OpRunner> runner, const Compil
   }
 }
 
-void OpRunner::run_kernel(const CompiledOp& op, VarScope& scope) const {
+/// `run(context)` says whether it has set the outputs.
+template <class F>
+bool OpRunner::launch(const CompiledOp& op, VarScope& scope, F run) const {
   Few<const Value*, 8> inputs(op.inputs.size());
   Few<Value, 3> outputs(op.outputs.size());
   std::vector<Value> copied(op.copies_inputs ? op.inputs.size() : 0);
@@ -77,13 +79,23 @@ void OpRunner::run_kernel(const CompiledOp& op, VarScope& scope) const {
   OpContext context(*op.op, inputs.span(), outputs.span(), stream);
   try {
     const TraceSpan span(state_->options().tracer, "op", op.op->type, state_->track(op, scope), scope.iteration());
-    op.kernel(context);
+    if (!run(context)) return false;
     set_outputs(op, scope, inputs.span(), outputs.span());
+    return true;
   } catch (Error& error) {
     add_origin(error, where(op, scope));
     throw;
   }
 }
+
+void OpRunner::run_kernel(const CompiledOp& op, VarScope& scope) const {
+  launch(op, scope, [&op](OpContext& context) {
+    op.kernel(context);
+    return true;
+  });
+}
+
+bool OpRunner::run_now(const CompiledOp& op, VarScope& scope) const { return op.run_now != nullptr && launch(op, scope, op.run_now); }
 
 void OpRunner::run_extent_op(std::size_t place, const CompiledOp& op, VarScope& scope) const {
   ExtentValues& values = *state_->extent_values();

@@ -28,12 +28,16 @@ class OpRunner : public std::enable_shared_from_this<OpRunner> {
   void run_kernel(const CompiledOp& op, VarScope& scope) const;
   /// The same for op `place` of block 0, one of `CompiledProgram::extent_ops`, where the run has `RunState::extent_values`.
   void run_extent_op(std::size_t place, const CompiledOp& op, VarScope& scope) const;
+  /// An op that is a task, whose inputs are ready and which need not wait, run as a function. False: it has none for these inputs, and nothing was set.
+  bool run_now(const CompiledOp& op, VarScope& scope) const;
   /// An op that is a task, run as `run_kernel` runs a kernel. The runner and `op` outlive the task.
   task<void> run_task(const CompiledOp* op, ScopePtr scope);
   /// Fails the outputs that are not there.
   void fail_outputs(const CompiledOp& op, VarScope& scope, const std::exception_ptr& error) const;
 
  private:
+  template <class F>
+  bool launch(const CompiledOp& op, VarScope& scope, F run) const;
   void set_outputs(const CompiledOp& op, VarScope& scope, std::span<const Value* const> inputs, std::span<Value> outputs) const;
   void trace_store(const CompiledOp& op, std::span<const Value* const> inputs);
   std::string where(const CompiledOp& op, const VarScope& scope) const { return " (" + state_->whose(op, scope) + ")"; }

@@ -14,8 +14,20 @@ ProgramRun::ProgramRun(Executable executable, RunOptions options, std::shared_pt
       ports_(std::make_shared<RunPorts>(state_, std::move(exchange))),
       walker_(std::make_shared<BlockWalker>(state_, std::make_shared<OpRunner>(state_), std::make_shared<LoopRunner>(state_, ports_))) {}
 
+/// Whether the run begins in the calling task: nobody looks at its tasks in a trace, and no value comes from another rank.
+bool ProgramRun::at_once() const {
+  return state_->options().tracer == nullptr && !ports_->exchanges() && state_->compiled().device->place().is_cpu();
+}
+
 task<RunResult> ProgramRun::run(std::shared_ptr<ProgramRun> self, Executor* executor) {
   TaskInfo& me = co_await this_task::info();
+  if (self->at_once()) {
+    co_await this_task::checkpoint();
+    if (self->walker_->walk_at_once()) {
+      RunResult result = co_await self->ports_->collect();
+      co_return std::move(result);
+    }
+  }
   const std::shared_ptr<Strand> strand = executor->serial() ? nullptr : Strand::on(*executor);
   Executor& one_at_a_time = strand ? static_cast<Executor&>(*strand) : *executor;
   {

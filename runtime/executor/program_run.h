@@ -24,6 +24,8 @@ class ProgramRun {
   static task<RunResult> run(std::shared_ptr<ProgramRun> self, Executor* executor);
 
  private:
+  bool at_once() const;
+
   std::shared_ptr<RunState> state_;
   std::shared_ptr<RunPorts> ports_;
   std::shared_ptr<BlockWalker> walker_;

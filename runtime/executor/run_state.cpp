@@ -36,7 +36,7 @@ RunState::RunState(Executable executable, RunOptions options)
       device_(executable_.compiled().for_runs->take()),
       options_(options),
       joins_(options_.tracer == nullptr && !options_.keep_step_scopes && options_.backend == Backend::automatic),
-      root_(std::make_shared<VarScope>(nullptr, executable_.compiled().block(0).vars, 0, -1, count_)) {
+      root_(executable_.compiled().root_scopes->take(count_)) {
   if (CallerDevices* const hosts = executable_.compiled().hosts_for_runs.get()) host_.emplace(hosts->take());
   if (options_.tracer != nullptr)
     add_tracks();
@@ -125,7 +125,7 @@ void RunState::count_iteration(const ScopePtr& scope) {
 
 RunResult RunState::take_result(std::vector<std::pair<std::string, Value>> outputs) {
   result_.outputs_ = std::move(outputs);
-  root_.reset();
+  compiled().root_scopes->give_back(std::exchange(root_, nullptr));
   result_.count_ = count_;
   if (options_.keep_step_scopes) result_.executable_ = executable_;
   return std::move(result_);

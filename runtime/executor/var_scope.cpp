@@ -2,6 +2,7 @@
 #include <millrace/runtime/executor/var_scope.h>
 
 #include <algorithm>
+#include <new>
 
 namespace millrace {
 
@@ -59,6 +60,29 @@ Gate& VarScope::gate(std::size_t var, const std::string& name) {
     if (cell.set) cell.gate->open();
   }
   return *cell.gate;
+}
+
+std::shared_ptr<VarScope> ScopePool::take(std::shared_ptr<VarScope::Count> count) {
+  std::shared_ptr<VarScope> scope;
+  {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return std::make_shared<VarScope>(nullptr, vars_, 0, -1, std::move(count));
+    scope = std::move(free_.back());
+    free_.pop_back();
+  }
+  scope->begin_run(std::move(count));
+  return scope;
+}
+
+void ScopePool::give_back(std::shared_ptr<VarScope> scope) noexcept {
+  if (scope == nullptr || scope.use_count() > 1) return;
+  scope->leave();
+  try {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(scope));
+  } catch (const std::bad_alloc&) {  // the next run makes another
+    return;
+  }
 }
 
 }  // namespace millrace

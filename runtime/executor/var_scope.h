@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +43,8 @@ class VarScope : public std::enable_shared_from_this<VarScope> {
     begin_iteration(iteration_);
     parent_.reset();
   }
+  /// The scope of a block 0 that `leave` has emptied becomes that of another run.
+  void begin_run(std::shared_ptr<Count> count) { count_ = std::move(count); }
   const std::shared_ptr<VarScope>& parent() const noexcept { return parent_; }
   int block() const noexcept { return block_; }
   /// The iteration this scope belongs to; −1 for a scope that is no step scope.
@@ -88,6 +91,20 @@ class VarScope : public std::enable_shared_from_this<VarScope> {
   int block_;
   std::int64_t iteration_;
   std::shared_ptr<Count> count_;
+};
+
+/// Scopes of block 0 of one program, which runs take and leave. Thread-safe.
+class ScopePool {
+ public:
+  explicit ScopePool(std::size_t vars) : vars_(vars) {}
+  std::shared_ptr<VarScope> take(std::shared_ptr<VarScope::Count> count);
+  /// Empties a scope that nobody else holds, and keeps it; another one stays with its holders.
+  void give_back(std::shared_ptr<VarScope> scope) noexcept;
+
+ private:
+  std::size_t vars_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<VarScope>> free_;
 };
 
 }  // namespace millrace

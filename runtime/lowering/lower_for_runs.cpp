@@ -5,12 +5,14 @@
 #include <millrace/runtime/lowering/join_arithmetic.h>
 #include <millrace/runtime/lowering/join_windows.h>
 #include <millrace/runtime/lowering/skip_repacking.h>
+#include <millrace/runtime/lowering/skip_views.h>
 #include <millrace/runtime/program/fold_constants.h>
 
 namespace millrace {
 
 void lower_for_runs(Program& program, const Place& place) {
   fold_constants(program);
+  skip_views(program);
   drop_unread(program);
   if (place.is_cpu()) {
     join_windows(program);

@@ -7,41 +7,11 @@
 #include <set>
 #include <utility>
 
+#include <millrace/runtime/lowering/internal/renamer.h>
 #include <millrace/runtime/lowering/stacked_views.h>
 
 namespace millrace {
 namespace {
-
-/// Replaces vars by others that hold the same.
-class Renamer {
- public:
-  explicit Renamer(Program& program) : program_(program) {}
-
-  void rename(VarId from, VarId to) { names_[from] = to; }
-  VarId at(VarId var) const {
-    const auto found = names_.find(var);
-    return found == names_.end() ? var : found->second;
-  }
-  void apply(Op& op) const {
-    for (VarId& input : op.inputs) input = at(input);
-  }
-  /// In all blocks.
-  void apply() const {
-    for (std::size_t i = 0; i < program_.blocks().size(); ++i) {
-      Block& block = program_.block(static_cast<int>(i));
-      for (Op& op : block.ops) apply(op);
-      for (VarId& result : block.results) result = at(result);
-    }
-  }
-
- private:
-  Program& program_;
-  std::map<VarId, VarId> names_;
-};
-
-bool is_output(const Program& program, VarId var) {
-  return std::any_of(program.outputs().begin(), program.outputs().end(), [var](const auto& port) { return port.var == var; });
-}
 
 /// How rows became steps. Rows whose only level is the one that was unpacked: their LoD is all that the order depends on.
 struct Steps {

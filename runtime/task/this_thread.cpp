@@ -25,7 +25,7 @@ constexpr bool from_heap = false;
 #endif
 
 constexpr std::size_t class_bytes = 64;
-constexpr std::size_t classes = 32;            // frames up to 2 KiB
+constexpr std::size_t classes = 64;            // frames up to 4 KiB
 constexpr std::size_t cached_per_class = 512;  // blocks a thread keeps, beyond which memory goes back to the heap
 
 struct FreeBlock {

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
+#include <millrace/tensor/copy.h>
 
 namespace millrace::testing {
 
@@ -22,6 +23,23 @@ TEST_CASE("what split takes apart concat puts together, along any axis, on every
       for (std::size_t i = 0; i < parts.size(); ++i) CHECK(parts[i].dim(axis) == sizes[i]);
       CHECK(same_bits(on.down(concat(parts, axis - 3, on.stream())), x));
     }
+  });
+}
+
+TEST_CASE("row-major parts are put together as views are, whether they are small or not") {
+  each_backend([](DeviceUnderTest& on) {
+    Random random(3);
+    for (const std::int64_t inner : {1, 5, 3000})
+      for (int axis = 0; axis < 3; ++axis) {
+        DDim dims{2, 6, inner};
+        if (axis == 2) dims[2] = 3 * inner;
+        const Tensor x = random_tensor(random, DType::f32, dims), here = on.up(x);
+        const std::int64_t extent = dims[axis];
+        std::vector<Tensor> parts = split(here, axis, {1, 0, extent - 1});
+        for (Tensor& part : parts)
+          if (part.elements() > 0) part = clone(part, on.stream());
+        CHECK(same_bits(on.down(concat(parts, axis, on.stream())), x));
+      }
   });
 }
 

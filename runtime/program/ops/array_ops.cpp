@@ -97,7 +97,14 @@ task<void> await_end(TensorArray array) {
   array.close();
 }
 
+bool size_now(OpContext& context) {
+  const TensorArray& array = context.in(0).array();
+  if (array.is_fixed()) context.set(0, Tensor::scalar(array.size()));
+  return array.is_fixed();
+}
+
 task<void> run_size(OpContext& context) {
+  if (size_now(context)) co_return;
   const TensorArray array = context.in(0).array();
   co_await await_end(array);
   context.set(0, Tensor::scalar(array.size()));
@@ -125,14 +132,27 @@ Tensor with_leading_at(const Tensor& x, int axis, StreamRef stream) {
   return transpose(x, axes, stream);
 }
 
-task<void> run_stack(OpContext& context) {
-  const TensorArray array = context.in(0).array();
-  co_await await_end(array);
-  Tensor stacked = co_await array.stack(context.stream());
+void set_stack(OpContext& context, Tensor stacked) {
   const std::int64_t axis = context.op().attributes.get_or("axis", std::int64_t{0});
   const int place = stacked.dims().checked_axis(static_cast<int>(axis));
   if (place != 0) stacked = with_leading_at(stacked, place, context.stream());
   context.set(0, std::move(stacked));
+}
+
+/// The stack of an array that was filled at once.
+bool stack_now(OpContext& context) {
+  const auto filled = context.in(0).array().filled();
+  std::optional<Tensor> stacked = filled == nullptr ? std::nullopt : filled->stacked();
+  if (stacked) set_stack(context, std::move(*stacked));
+  return stacked.has_value();
+}
+
+task<void> run_stack(OpContext& context) {
+  if (stack_now(context)) co_return;
+  const TensorArray array = context.in(0).array();
+  co_await await_end(array);
+  Tensor stacked = co_await array.stack(context.stream());
+  set_stack(context, std::move(stacked));
 }
 
 task<void> run_concat(OpContext& context) {
@@ -287,15 +307,16 @@ struct AsyncOp {
   const char* type;
   task<void> (*run)(OpContext&);
   bool (*waits)(const OpContext&);
+  bool (*run_now)(OpContext&) = nullptr;
 };
 
 constexpr AsyncOp async_ops[] = {
     {"tensor_array_read", run_read, slot_undecided},
     {"tensor_array_write", run_write, is_full},
     {"tensor_array_append", run_append, is_full},
-    {"tensor_array_size", run_size, end_undecided},
+    {"tensor_array_size", run_size, end_undecided, size_now},
     {"tensor_array_has", run_has, has_undecided},
-    {"tensor_array_stack", run_stack, any_undecided},
+    {"tensor_array_stack", run_stack, any_undecided, stack_now},
     {"tensor_array_concat", run_concat, any_undecided},
     {"tensor_array_gather", run_gather, named_undecided},
     {"beam_search_decode", run_beam_search_decode, always},
@@ -319,6 +340,11 @@ const AsyncOp* find(const std::string& type) {
 task<void> (*find_async_op(const std::string& type))(OpContext&) {
   const AsyncOp* found = find(type);
   return found == nullptr ? nullptr : found->run;
+}
+
+bool (*find_immediate_op(const std::string& type))(OpContext&) {
+  const AsyncOp* found = find(type);
+  return found == nullptr ? nullptr : found->run_now;
 }
 
 bool may_suspend(const OpContext& context) {

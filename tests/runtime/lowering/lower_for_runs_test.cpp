@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/program/text.h>
 
 using namespace millrace;
 using namespace millrace::build;
@@ -29,12 +30,36 @@ Program pooled() {
   return program;
 }
 
-std::vector<std::string> ops_at(const Place& place) {
-  Program program = pooled();
-  lower_for_runs(program, place);
+std::vector<std::string> types_of(const Program& program) {
   std::vector<std::string> types;
   for (const Op& op : program.block(0).ops)
     if (op.type != "constant") types.push_back(op.type);
+  return types;
+}
+
+std::vector<std::string> ops_at(const Place& place) {
+  Program program = pooled();
+  lower_for_runs(program, place);
+  return types_of(program);
+}
+
+/// The lowered ops of a block over the arrays a and b, of slots f32[?, 2], and x of f32[?, ?, 2].
+std::vector<std::string> lowered(const std::string& ops, const std::string& y) {
+  Program program = parse_program(R"(millrace 1 "layers"
+input "x" = x: f32[?, ?, 2]
+block { idx: 0 parent_idx: -1
+  n: i64[] = constant() {value=i64[](3)}
+  rows: i64[1] = constant() {value=i64[1](4)}
+  a: array<f32[?, 2]> = tensor_array(Size=n, Extents=rows) {dtype=f32, shape=ints[-1, 2], name="a"}
+  b: array<f32[?, 2]> = tensor_array(Size=n, Extents=rows) {dtype=f32, shape=ints[-1, 2], name="b"}
+  f: f32[?, ?, 2] = tensor_array_stack(Array=a) {axis=0}
+  g: f32[?, ?, 2] = tensor_array_stack(Array=b) {axis=0}
+)" + ops + R"(}
+output "y" = )" + y + "\n",
+                                  {});
+  lower_for_runs(program, CpuPlace{});
+  std::vector<std::string> types = types_of(program);
+  std::erase_if(types, [](const std::string& type) { return type.starts_with("tensor_array"); });
   return types;
 }
 
@@ -46,4 +71,34 @@ TEST_CASE("constants are folded, and windows become one op in host memory") {
 
 TEST_CASE("windows stay in parts on a device, whose kernels have no op for them") {
   CHECK(ops_at(CudaPlace{0}) == std::vector<std::string>{"mul", "slice", "slice", "maximum"});
+}
+
+TEST_CASE("a stack of slots that gets an axis of extent 1 and loses it again is the stack") {
+  const std::string ops = R"(  u: f32[?, 1, ?, 2] = unsqueeze(X=f) {axes=ints[1]}
+  s: f32[?, ?, 2] = squeeze(X=u) {axes=ints[1]}
+)";
+  CHECK(lowered(ops + "  y: f32[?, ?, 2] = tanh(X=s)\n", "y") == std::vector<std::string>{"tanh"});
+  CHECK(lowered(ops, "s") == std::vector<std::string>{"identity"});
+  CHECK(lowered(ops, "u") == std::vector<std::string>{"unsqueeze"});
+}
+
+TEST_CASE("directions that are joined along an axis of their own, which merges with the last one, are joined along the last axis") {
+  const auto joined = [](const std::string& perm) {
+    return lowered(R"(  u: f32[?, 1, ?, 2] = unsqueeze(X=f) {axes=ints[1]}
+  v: f32[?, 1, ?, 2] = unsqueeze(X=g) {axes=ints[1]}
+  both: f32[?, 2, ?, 2] = concat(Xs=[u, v]) {axis=1}
+  turned: f32[?, ?, ?, 2] = transpose(X=both) {perm=ints[)" +
+                       perm + R"(]}
+  y: f32[?, ?, ?] = reshape(X=turned) {shape=ints[0, 0, -1]}
+)",
+                   "y");
+  };
+  CHECK(joined("0, 2, 1, 3") == std::vector<std::string>{"concat"});
+  CHECK(joined("2, 0, 1, 3") == std::vector<std::string>{"unsqueeze", "unsqueeze", "concat", "transpose", "reshape"});
+}
+
+TEST_CASE("pure ops that nobody reads go, with the ops that they alone read") {
+  const std::string unread = "  t: f32[?, ?, 2] = tanh(X=x)\n  u: f32[?, ?, 2] = sigmoid(X=t)\n";
+  CHECK(lowered(unread + "  y: f32[?, ?, 2] = relu(X=x)\n", "y") == std::vector<std::string>{"relu"});
+  CHECK(lowered(unread + "  y: f32[?, ?, 2] = relu(X=t)\n", "y") == std::vector<std::string>{"tanh", "relu"});
 }

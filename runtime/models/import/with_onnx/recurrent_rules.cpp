@@ -343,13 +343,26 @@ Cell rnn_cell(const Weights& read) {
 /// B of x [T, B, C], as a list of one number.
 VarId batch_of(Importer& to, VarId x) { return to.emit1("shape", {x}, {{"start", std::int64_t{1}}, {"end", std::int64_t{2}}}); }
 
+/// Whether a node is one step inside a loop or branch of the graph.
+bool is_one_step(const Importer& to, VarId x) { return to.block() != 0 && (*to.type(x).shape)[0] == 1; }
+
+/// `given`, [B, H], as rows beside those of x, [1, B, C]: an error where their numbers differ, by ops on rows alone, so that a loop around them is one of rows.
+VarId beside(Importer& to, VarId x, VarId given, std::int64_t hidden) {
+  const VarId row = to.squeezed(x, Ints{0});
+  const std::int64_t width = (*to.type(row).shape)[1];
+  const VarId both = to.emit1("concat", {row, given}, {{"axis", std::int64_t{1}}});
+  return to.emit1("slice", {both}, {{"starts", Ints{width}}, {"ends", Ints{width + hidden}}, {"axes", Ints{1}}});
+}
+
 /// h or c before the first step, [B, H]: the part of the input that is given, or zeros. `x` is [T, B, C].
-VarId initial(Importer& to, const Node& node, const Form& form, std::size_t input, std::size_t direction, VarId x) {
+VarId initial(Importer& to, const Node& node, const Kind& kind, const Form& form, std::size_t input, std::size_t direction, VarId x) {
   const std::int64_t known = (*to.type(x).shape)[1];
   const auto dims_of_x = [&] { return to.emit1("concat", {batch_of(to, x), to.literal(Ints{form.hidden})}, {{"axis", std::int64_t{0}}}); };
   if (node.has(input)) {
     const VarId given = select(to, widened(to, to.in(node, input)), form.batch_first ? 1 : 0, direction, form.directions);
-    // One row would do for any number of sequences, and the other way round: broadcasting would not tell.
+    // One row would do for any number of sequences, and the other way round: broadcasting would not tell. The LSTM's cell is one op, which tells.
+    if (known < 0 && is_one_step(to, x) && to.type(given).rank() == 2 && (*to.type(x).shape)[2] >= 0 && node.op() != quantized_lstm)
+      return kind.states == 2 ? given : beside(to, x, given, form.hidden);
     return known < 0 ? to.emit1("reshape_to", {given, dims_of_x()}, {{"allowzero", true}}) : given;
   }
   const VarId dims = known < 0 ? dims_of_x() : to.literal(Ints{known, form.hidden});
@@ -447,13 +460,13 @@ Results run_direction(Importer& to, const Node& node, const Kind& kind, const Fo
   const Attributes time{{"axis", std::int64_t{0}}};
   const bool backwards = form.reverse || index == 1;
   std::vector<VarId> states;
-  for (std::size_t i = 0; i < kind.states; ++i) states.push_back(initial(to, node, form, 5 + i, index, over.x));
+  for (std::size_t i = 0; i < kind.states; ++i) states.push_back(initial(to, node, kind, form, 5 + i, index, over.x));
   const VarType state = state_type(to, form, over.x, states[0]);
   if (backwards) {
     over.x = to.emit1("reverse", {over.x}, time);
     if (over.mask != no_var) over.mask = to.emit1("reverse", {over.mask}, time);
   }
-  const bool step = to.block() != 0 && (*to.type(over.x).shape)[0] == 1;
+  const bool step = is_one_step(to, over.x);
   Results results = step ? one_step(to, cell, over, states) : loop(to, cell, over, states, state);
   if (backwards) results[0] = to.emit1("reverse", {results[0]}, time);
   return results;

@@ -623,6 +623,60 @@ TEST_CASE("An LSTM of one step inside a loop is a cell there, and one of f16 com
   for (std::size_t i = 0; i < ys[0].size(); ++i) CHECK(std::abs(ys[0][i] - ys[1][i]) < 4e-3);
 }
 
+TEST_CASE("Cells of one step inside a loop whose batch is open run fused, and refuse states of another batch") {
+  for (const std::string kind : {"LSTM", "GRU", "RNN"}) {
+    INFO(kind);
+    const bool lstm = kind == "LSTM";
+    const std::int64_t gates = lstm ? 4 : kind == "GRU" ? 3 : 1;
+    testing::Random random(7);
+    GraphBuilder body;
+    body.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).input("h", {-1, 3});
+    if (lstm) body.input("c", {-1, 3});
+    body.output("go").output("h2");
+    if (lstm) body.output("c2");
+    body.output("y");
+    body.node("Gather", {"x", "i"}, {"row"}).set("axis", 0);
+    body.node("Unsqueeze", {"row", "axis"}, {"rows"});
+    body.node("Unsqueeze", {"h", "axis"}, {"hs"});
+    if (lstm) body.node("Unsqueeze", {"c", "axis"}, {"cs"});
+    std::vector<std::string> given{"rows", "W", "R", "", "", "hs"}, made{"", "hn"};
+    if (lstm) given.push_back("cs");
+    if (lstm) made.push_back("cn");
+    body.node(kind, given, made).set("hidden_size", 3);
+    body.node("Squeeze", {"hn", "axis"}, {"h2"});
+    if (lstm) body.node("Squeeze", {"cn", "axis"}, {"c2"});
+    body.node("Identity", {"h2"}, {"y"});
+    GraphBuilder graph;
+    graph.input("x", {-1, -1, 2}).input("h0", {-1, 3});
+    if (lstm) graph.input("c0", {-1, 3});
+    graph.initializer("W", testing::random_tensor(random, {1, 3 * gates, 2}))
+        .initializer("R", testing::random_tensor(random, {1, 3 * gates, 3}));
+    graph.initializer("true", Tensor::scalar(true)).initializer("axis", list({0})).initializer("zero", Tensor::scalar<std::int64_t>(0));
+    graph.output("ys");
+    graph.node("Shape", {"x"}, {"shape"});
+    graph.node("Gather", {"shape", "zero"}, {"T"}).set("axis", 0);
+    std::vector<std::string> carried{"T", "true", "h0"}, last{"hl"};
+    if (lstm) carried.push_back("c0");
+    if (lstm) last.push_back("cl");
+    last.push_back("ys");
+    graph.node("Loop", carried, last).set("body", body.graph);
+    const Program program = parse(graph);
+    const auto fed = [&](std::int64_t states) {
+      Feeds feeds{{"x", testing::random_tensor(random, {5, 4, 2})}, {"h0", testing::random_tensor(random, {states, 3})}};
+      if (lstm) feeds.emplace("c0", testing::random_tensor(random, {states, 3}));
+      return feeds;
+    };
+    const Feeds feeds = fed(4);
+    RunOptions interpreted;
+    interpreted.backend = Backend::interpreted;
+    const RunResult found = testing::on_cpu(program, feeds), wanted = testing::on_cpu(program, feeds, interpreted);
+    CHECK(testing::bits(found) == testing::bits(wanted));
+    CHECK(found.fused_loops == 1);
+    CHECK_THROWS_AS(testing::on_cpu(program, fed(1)), ShapeError);
+    CHECK_THROWS_AS(testing::on_cpu(program, fed(1), interpreted), ShapeError);
+  }
+}
+
 TEST_CASE("A list that a loop grows stands beside outputs that the node leaves out") {
   GraphBuilder body;
   body.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).output("go");

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/lowering/skip_views.h>
+
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <millrace/runtime/lowering/internal/renamer.h>
+#include <millrace/runtime/lowering/stacked_views.h>
+#include <millrace/runtime/program/op_registry.h>
+
+namespace millrace {
+namespace {
+
+using Ints = std::vector<std::int64_t>;
+
+class Skipper {
+ public:
+  explicit Skipper(Program& program) : program_(program), views_(program), same_(program) {}
+
+  void run() {
+    bool changed = false;
+    for (Op& op : program_.block(0).ops) {
+      same_.apply(op);
+      if (op.type == "tensor_array_stack" && op.attributes.get_or("axis", std::int64_t{0}) == 0)
+        stacks_.emplace(op.inputs[0], op.outputs[0]);
+      changed = skip(op) || join(op) || changed;
+      for (const VarId output : op.outputs) makers_[output] = &op;
+    }
+    if (changed) same_.apply();
+  }
+
+ private:
+  const Op* maker(VarId var, const char* type) const {
+    const auto found = makers_.find(var);
+    return found == makers_.end() || found->second->type != type ? nullptr : found->second;
+  }
+
+  /// A view that shows a stack as it is.
+  bool skip(Op& op) {
+    if (!program_.registry().at(op.type).traits.view || op.outputs.size() != 1) return false;
+    const StackedView* const view = views_.find(op.outputs[0]);
+    if (view == nullptr) return false;
+    const auto stack = stacks_.find(view->array);
+    if (stack == stacks_.end() || !in_order(view->axes)) return false;
+    if (program_.var(stack->second).type != program_.var(op.outputs[0]).type) return false;
+    if (!is_output(program_, op.outputs[0])) {
+      same_.rename(op.outputs[0], stack->second);
+    } else {
+      op = Op{"identity", {stack->second}, op.outputs, {}, op.label};
+    }
+    return true;
+  }
+  static bool in_order(const std::vector<int>& axes) {
+    if (axes.empty() || axes[0] != StackedView::iteration) return false;
+    for (std::size_t i = 1; i < axes.size(); ++i)
+      if (axes[i] != static_cast<int>(i) - 1) return false;
+    return true;
+  }
+
+  /// Directions beside one another.
+  bool join(Op& op) {
+    if (op.type != "reshape" || op.inputs.size() != 1) return false;
+    const Op* const turned = maker(op.inputs[0], "transpose");
+    if (turned == nullptr || turned->attributes.get_or("perm", Ints{}) != Ints{0, 2, 1, 3}) return false;
+    const Op* const joined = maker(turned->inputs[0], "concat");
+    if (joined == nullptr) return false;
+    const auto axis = joined->attributes.get<std::int64_t>("axis");
+    if ((axis != 1 && axis != -3) || op.attributes.get<Ints>("shape") != Ints{0, 0, -1}) return false;
+    std::vector<VarId> parts;
+    for (const VarId input : joined->inputs) {
+      const Op* const direction = maker(input, "unsqueeze");
+      if (direction == nullptr || direction->attributes.get<Ints>("axes") != Ints{1}) return false;
+      const VarType& type = program_.var(direction->inputs[0]).type;
+      if (!type.shape || type.rank() != 3) return false;
+      parts.push_back(direction->inputs[0]);
+    }
+    Attributes attributes;
+    attributes.set("axis", std::int64_t{2});
+    op = Op{"concat", std::move(parts), op.outputs, std::move(attributes), op.label};
+    return true;
+  }
+
+  Program& program_;
+  StackedViews views_;
+  Renamer same_;
+  std::map<VarId, VarId> stacks_;  // by array
+  std::map<VarId, const Op*> makers_;
+};
+
+}  // namespace
+
+void skip_views(Program& program) { Skipper(program).run(); }
+
+}  // namespace millrace
