@@ -67,36 +67,33 @@ std::span<const Value> ExtentValues::recall(std::size_t place, std::span<const V
 std::span<const Value> ExtentValues::keep(std::size_t place, const PreparedOp& op, std::span<const Value* const> inputs,
                                           std::span<const Value> outputs) {
   if (place >= kept_.size()) kept_.resize(place + 1);
-  Kept& kept = kept_[place];
-  std::vector<Value> before = std::exchange(kept.outputs, {});
-  bytes_ -= std::exchange(kept.bytes, 0);
-  std::size_t bytes = 0;
+  const Kept before = std::exchange(kept_[place], {});
+  bytes_ -= before.bytes;
+  Kept kept;
   for (const Value& output : outputs) {
-    if (!output.is_tensor() || output.tensor().has_order()) return {};
-    bytes += output.tensor().tensor().storage()->bytes();
+    // Work that has yet to run may fail, or be dropped with its run.
+    if (!output.is_tensor() || output.tensor().has_order() || !output.tensor().ready().reached()) return {};
+    kept.bytes += output.tensor().tensor().storage()->bytes();
   }
-  if (bytes > most_bytes || bytes_ + bytes > most_bytes_together) return {};
-  kept.inputs.clear();
+  if (kept.bytes > most_bytes || bytes_ + kept.bytes > most_bytes_together) return {};
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i] == nullptr) {
-      kept.inputs.emplace_back();
-      continue;
-    }
+    std::optional<Seen>& seen = kept.inputs.emplace_back();
+    if (inputs[i] == nullptr) continue;
     const Tensor& tensor = inputs[i]->tensor().tensor();
-    kept.inputs.push_back(Seen{tensor.dtype(), tensor.dims(), std::nullopt});
-    if (!op.def->traits.reads_extents(i)) kept.inputs.back()->read = tensor;
+    seen = Seen{tensor.dtype(), tensor.dims(), std::nullopt};
+    if (!op.def->traits.reads_extents(i)) seen->read = tensor;
   }
-  if (std::equal(before.begin(), before.end(), outputs.begin(), outputs.end(), same_numbers)) {
-    kept.outputs = std::move(before);
+  if (std::equal(before.outputs.begin(), before.outputs.end(), outputs.begin(), outputs.end(), same_numbers)) {
+    kept.outputs = before.outputs;
   } else {
     for (const Value& output : outputs) {
       const LoDTensor& made = output.tensor();
       kept.outputs.emplace_back(LoDTensor(made.tensor().read_only(), made.lod()));
     }
   }
-  kept.bytes = bytes;
-  bytes_ += bytes;
-  return kept.outputs;
+  bytes_ += kept.bytes;
+  kept_[place] = std::move(kept);
+  return kept_[place].outputs;
 }
 
 bool ExtentValues::holds(const Allocation* storage) const noexcept {
