@@ -275,9 +275,13 @@ void StepBuilder::expect_same_rows(const Op& op, const std::vector<Symbol>& inpu
     if (symbol.left_pad != given->left_pad || symbol.right_pad != given->right_pad || symbol.first != given->first)
       throw UnsupportedError(symbol.has_row_each_step() ? given->deviates : symbol.deviates);
   }
-  if (given != nullptr && given->left_pad > 0)
-    for (const Symbol& symbol : inputs)
-      if (symbol.rows < 0 && op.type == "concat") throw UnsupportedError(given->deviates);
+  if (given == nullptr || given->first || op.type != "concat") return;
+  // Nothing is stretched: the whole run takes as many rows of each.
+  for (const Symbol& symbol : inputs) {
+    if (symbol.rows >= 0) continue;
+    if (given->left_pad > 0) throw UnsupportedError(given->deviates);
+    refuse(op, fmt::format("puts {}, which has no row for each step, beside rows", symbol.origin.empty() ? "a value" : symbol.origin));
+  }
 }
 
 }  // namespace millrace::lowering

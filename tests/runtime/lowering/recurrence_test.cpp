@@ -422,6 +422,27 @@ TEST_CASE("a graph that is one step takes its states by name") {
                        ArgumentError);
 }
 
+TEST_CASE("a value without a row for each step is put beside rows by no step, as by no whole run") {
+  for (const bool ragged : {false, true})
+    for (const std::int64_t extent : {DDim::unknown, std::int64_t{1}}) {
+      INFO("ragged ", ragged, ", extent ", extent);
+      Program program;
+      {
+        const build::Guard guard(program);
+        const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}, ragged ? 1 : 0));
+        const build::Var given =
+            ragged ? build::input("g", VarType(DType::f32, {extent, 2})) : build::constant(Tensor::from<float>({1, 2}, DDim{1, 2}));
+        build::output("y", build::concat({x, given}, 1));
+      }
+      CHECK_THROWS_WITH_AS(make_recurrence(program), doctest::Contains("has no row for each step, beside rows"), UnsupportedError);
+      SeededExecutor executor(7);
+      const Tensor rows = Tensor::from<float>({1, 2, 3, 4, 5, 6}, DDim{2, 3});
+      Feeds feeds{{"x", ragged ? LoDTensor(rows, LoD::from_lengths({{2}})) : LoDTensor(rows)}};
+      if (ragged) feeds.emplace("g", Tensor::from<float>({1, 2}, DDim{1, 2}));
+      CHECK_THROWS_AS(sync_wait(executor, run(program, feeds)), ShapeError);
+    }
+}
+
 TEST_CASE("truths that are the same in every step lie beside those of a step, for many sequences at once") {
   Program program;
   {
