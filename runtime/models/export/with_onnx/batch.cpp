@@ -233,7 +233,10 @@ std::vector<Exporter::Given> Exporter::batch_inputs(const SequencePorts& ports) 
     if (!of.is_tensor() || of.lod_depth > 1)
       throw UnsupportedError("program '" + program_.title() + "': input '" + port.name +
                              "': expected a tensor of at most one level of LoD, found " + of.to_string());
-    describe(scope().graph->add_input(), port.name, of, port.name);
+    std::vector<std::string> extents = port.extents;
+    if (const auto axis = static_cast<std::size_t>(ports.axis(port)); ports.axis(port) >= 0 && axis < extents.size())
+      extents[axis].clear();  // there the rows of all sequences lie
+    describe(scope().graph->add_input(), port.name, of, port.name, extents);
     if (ports.axis(port) < 0) {
       bind(port.var, port.name);
       continue;

@@ -136,7 +136,7 @@ void Exporter::inputs() {
                              "': expected a value of at most one level of LoD (in ONNX one sequence, [T, …]), found " + of.to_string());
     const std::string name = input_name(port);
     bind(port.var, name);
-    describe(scope().graph->add_input(), name, port_type(port), name);
+    describe(scope().graph->add_input(), name, port_type(port), name, port.extents);
   }
 }
 
@@ -182,8 +182,18 @@ void Exporter::outputs() {
   }
 }
 
+/// Extents of one name are equal: this one has a name of its own.
+std::string Exporter::unnamed_extent(const std::string& prefix, int axis) const {
+  std::string made = prefix + "_" + std::to_string(axis);
+  const auto taken = [&made](const Program::Port& port) {
+    return std::find(port.extents.begin(), port.extents.end(), made) != port.extents.end();
+  };
+  while (std::any_of(program_.inputs().begin(), program_.inputs().end(), taken)) made += "_";
+  return made;
+}
+
 onnx::ValueInfoProto* Exporter::describe(onnx::ValueInfoProto* info, const std::string& name, const VarType& type,
-                                         const std::string& dim_prefix) {
+                                         const std::string& dim_prefix, const std::vector<std::string>& extents) {
   info->set_name(name);
   onnx::TypeProto* of = info->mutable_type();
   if (type.is_optional()) of = of->mutable_optional_type()->mutable_elem_type();
@@ -196,8 +206,10 @@ onnx::ValueInfoProto* Exporter::describe(onnx::ValueInfoProto* info, const std::
     onnx::TensorShapeProto::Dimension& dim = *shape.add_dim();
     if ((*type.shape)[axis] != DDim::unknown)
       dim.set_dim_value((*type.shape)[axis]);
+    else if (const std::string named = std::cmp_less(axis, extents.size()) ? extents[static_cast<std::size_t>(axis)] : ""; !named.empty())
+      dim.set_dim_param(named);
     else if (!dim_prefix.empty())
-      dim.set_dim_param(dim_prefix + "_" + std::to_string(axis));
+      dim.set_dim_param(unnamed_extent(dim_prefix, axis));
   }
   return info;
 }

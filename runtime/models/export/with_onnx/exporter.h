@@ -168,7 +168,8 @@ class Exporter {
   void drop_unused();
   std::string fresh(const std::string& hint);
   onnx::ValueInfoProto* describe(onnx::ValueInfoProto* info, const std::string& name, const VarType& type,
-                                 const std::string& dim_prefix = "");
+                                 const std::string& dim_prefix = "", const std::vector<std::string>& extents = {});
+  std::string unnamed_extent(const std::string& prefix, int axis) const;
   VarType port_type(const Program::Port& port) const;
   void describe_array(onnx::ValueInfoProto* info, const std::string& name, VarId root);
   /// `value` as an output of the innermost graph: a value that one of its nodes gives, for this output alone.

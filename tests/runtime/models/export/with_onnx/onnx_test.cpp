@@ -567,6 +567,26 @@ TEST_CASE("The start of a graph that is one step takes the first value of a stat
     CHECK(std::any_of(step.inputs().begin(), step.inputs().end(), [&](const Program::Port& input) { return input.name == port.name; }));
 }
 
+TEST_CASE("Names of extents are those of the file, and stay when it is imported and exported again") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const auto named = [&](const char* name, std::vector<std::string> extents) {
+      return Var::of(program.add_input(name, VarType(DType::f32, {open, open}), std::move(extents)));
+    };
+    const Var x = named("x", {"batch", "y_1"}), y = named("y", {"batch", ""}), z = named("z", {});
+    build::output("sum", build::matmul(x, build::transpose(y, {1, 0})) + z);
+  }
+  Program again = program;
+  for (int turn = 0; turn < 2; ++turn) {
+    again = parse_onnx(format_onnx(again), "again");
+    REQUIRE(again.inputs().size() == 3);
+    CHECK(again.inputs()[0].extents == std::vector<std::string>{"batch", "y_1"});
+    CHECK(again.inputs()[1].extents == std::vector<std::string>{"batch", "y_1_"});  // another extent than y_1
+    CHECK(again.inputs()[2].extents == std::vector<std::string>{"z_0", "z_1"});
+  }
+}
+
 TEST_CASE("A choice between truths is written as logic, which ONNX Runtime has for bool") {
   Program program;
   {
