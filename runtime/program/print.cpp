@@ -1,25 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/files/utf8.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/program/text.h>
 
 namespace millrace {
 namespace {
 
+/// Characters that a terminal or an editor obeys or hides: controls, marks of direction, separators of lines, marks without width.
+bool is_hidden(std::string_view letter) {
+  const auto first = static_cast<unsigned char>(letter[0]);
+  if (first < 0x20 || first == 0x7f || (letter >= "\xc2\x80" && letter < "\xc2\xa0")) return true;
+  constexpr std::pair<std::string_view, std::string_view> hidden[] = {{"\xd8\x9c", "\xd8\x9c"},           // U+061C
+                                                                      {"\xe2\x80\x8b", "\xe2\x80\x8f"},   // U+200B to U+200F
+                                                                      {"\xe2\x80\xa8", "\xe2\x80\xae"},   // U+2028 to U+202E
+                                                                      {"\xe2\x81\xa0", "\xe2\x81\xaf"},   // U+2060 to U+206F
+                                                                      {"\xef\xbb\xbf", "\xef\xbb\xbf"}};  // U+FEFF
+  return std::any_of(std::begin(hidden), std::end(hidden), [&](const auto& range) {
+    return letter.size() == range.first.size() && letter >= range.first && letter <= range.second;
+  });
+}
+
+/// Bytes that are no UTF-8 are escaped, too.
 std::string quoted(const std::string& text) {
   std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (c == '\n')
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = utf8_length(std::string_view(text).substr(at));
+    const std::string_view letter = std::string_view(text).substr(at, std::max<std::size_t>(1, length));
+    at += letter.size();
+    if (letter == "\n") {
       out += "\\n";
-    else if (static_cast<unsigned char>(c) < 0x20)
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    else
-      out += c;
+    } else if (length == 0 || is_hidden(letter)) {
+      for (const char c : letter) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      if (letter == "\"" || letter == "\\") out += '\\';
+      out += letter;
+    }
   }
   return out + "\"";
 }

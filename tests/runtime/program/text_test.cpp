@@ -114,6 +114,29 @@ TEST_CASE("the names of an input's extents read back") {
   CHECK_THROWS_AS(program.add_input("w", VarType(DType::f32, {2}), {"a", "b"}), ArgumentError);
 }
 
+TEST_CASE("characters that a terminal obeys or hides, and bytes that are no UTF-8, are escaped in names and read back") {
+  Program program;
+  const std::string odd =
+      "a\xe2\x80\xae"
+      "b\xe2\x81\xa6"
+      "c\xc2\x85\x7f\x1b\xe2\x80\xa8\xd8\x9c\xef\xbb\xbf\xff\"\\\n"
+      "d\xc3\xa9\xe6\x97\xa5";
+  program.set_title(odd);
+  program.add_output(odd + "y", program.add_input(odd, VarType(DType::f32, {DDim::unknown}), {odd}));
+  const std::string text = print(program);
+  CHECK(
+      text.starts_with("millrace 1 "
+                       "\"a\\xe2\\x80\\xaeb\\xe2\\x81\\xa6c\\xc2\\x85\\x7f\\x1b\\xe2\\x80\\xa8\\xd8\\x9c\\xef\\xbb\\xbf\\xff\\\"\\\\\\nd"
+                       "\xc3\xa9\xe6\x97\xa5\"\n"));
+  for (const std::string hidden : {"\xe2\x80\xae", "\xe2\x81\xa6", "\xc2\x85", "\x1b", "\xff"}) CHECK_FALSE(contains(text, hidden));
+  const Program back = parse_program(text, {});
+  CHECK(back.title() == odd);
+  CHECK(back.inputs()[0].name == odd);
+  CHECK(back.inputs()[0].extents == std::vector<std::string>{odd});
+  CHECK(back.outputs()[0].name == odd + "y");
+  CHECK(print(back) == text);
+}
+
 TEST_CASE("a text cut at any byte is an error that names a line, or a program that holds together") {
   const Program program = of_everything();
   const std::string text = print(program);
