@@ -48,7 +48,7 @@ void drop_where(Program& program, const std::function<bool(const Op&, int block)
 void drop_unread_views(Program& program) {
   const auto is_number = [&](VarId var) {
     const VarType& type = program.var(var).type;
-    return type.is_tensor() && !is_floating(type.dtype) && (type.rank() == 0 || type.rank() == 1);
+    return type.is_tensor() && !is_floating(type.dtype);
   };
   drop_where(program, [&](const Op& op, int) {
     const OpDef& def = program.registry().at(op.type);
@@ -56,7 +56,9 @@ void drop_unread_views(Program& program) {
     const bool numbers = def.pure && def.prepare && !def.stores &&
                          (std::all_of(op.outputs.begin(), op.outputs.end(), is_number) ||
                           std::all_of(op.inputs.begin(), op.inputs.end(), [&](VarId var) { return var != no_var && is_number(var); }));
-    return def.traits.view || (def.pure && (op.inputs.empty() || def.traits.product)) || numbers;
+    const bool lists =
+        def.pure && std::all_of(op.outputs.begin(), op.outputs.end(), [&](VarId var) { return program.var(var).type.is_list(); });
+    return def.traits.view || (def.pure && (op.inputs.empty() || def.traits.product)) || numbers || lists;
   });
 }
 

@@ -9,7 +9,7 @@ namespace millrace {
 /// a kernel, likewise. Other ops stay: a read of a slot that can never be answered is an error, read or not.
 void drop_unread(Program& program);
 
-/// Takes out the ops that an importer made on its way and whose result no op reads: constants, views (OpTraits::view), products, and lists of whole numbers such
+/// Takes out the ops that an importer made on its way and whose result no op reads: constants, views (OpTraits::view), products, lists, and whole numbers such
 /// as shapes, and values that are made of such numbers alone. An op whose last reader went goes too.
 void drop_unread_views(Program& program);
 

@@ -8,6 +8,7 @@
 #include <millrace/runtime/models/import/with_onnx/counted_loop.h>
 #include <millrace/runtime/models/import/with_onnx/loop_body.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/scanned_states.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 #include <millrace/runtime/models/import/with_onnx/tensor_proto.h>
 
@@ -148,6 +149,29 @@ bool take_declared(While& loop) {
   return changed;
 }
 
+/// The open extents of the states that an iteration gets, as places: those that the first iteration gets, unless an iteration was seen to change them.
+std::vector<std::pair<std::size_t, int>> kept_extents(Importer& to, const While& loop) {
+  std::vector<std::pair<std::size_t, int>> kept;
+  for (std::size_t i = 0; i < loop.carried.size(); ++i) {
+    const VarType &type = loop.carried[i].type, &first = to.type(loop.initial[i]);
+    if (!type.is_tensor() || !type.shape || first.rank() != type.rank()) continue;
+    for (int axis = 0; axis < type.rank(); ++axis)
+      if ((*type.shape)[axis] == DDim::unknown && !to.changed_extents(loop.graph).contains({i, axis})) kept.emplace_back(i, axis);
+  }
+  return kept;
+}
+void take_extents(Importer& to, const While& loop) {
+  for (const auto& [i, axis] : kept_extents(to, loop)) to.take_extent(loop.params[i], axis, to.origin(loop.initial[i], axis));
+}
+/// By induction, extents that the first iteration hands on are those of every iteration. Where one is another, the model is imported again without it.
+void check_extents(Importer& to, const While& loop, const std::vector<VarId>& next) {
+  for (const auto& [i, axis] : kept_extents(to, loop)) {
+    if (to.type(next[i]).rank() == to.type(loop.initial[i]).rank() && to.same_extent(next[i], axis, loop.initial[i], axis)) continue;
+    to.changed_extents(loop.graph).insert({i, axis});
+    to.again();
+  }
+}
+
 /// Imports the body by `attempt` until the types that the loop carries hold for every iteration. A change of shape from iteration
 /// to iteration is legal in ONNX, and known only once the body was seen: then the body is imported again, with wider types.
 /// Types only widen, so this ends.
@@ -161,7 +185,7 @@ void settle(Importer& to, While& loop, F&& attempt) {
   for (;;) {
     try {
       const std::vector<VarId> next = attempt();
-      if (!widen(to, loop.carried, next)) return;
+      if (!widen(to, loop.carried, next)) return check_extents(to, loop, next);
     } catch (const UnsupportedError&) {
       if (!take_declared(loop)) throw;
       to.back_to(before);
@@ -287,6 +311,7 @@ std::set<std::size_t> layer_states(Importer& to, const onnx::GraphProto& graph, 
 
 std::vector<VarId> loop_iteration(Importer& to, While& loop, VarId trips, const Importer::Steps& steps) {
   loop.params = to.enter(loop.carried);
+  take_extents(to, loop);
   to.read_steps(loop.params[0], steps);
   if (trips != no_var) leave_if(to, loop, to.emit1("greater_equal", {loop.params[0], trips}, {}, "done"));
   std::vector<VarId> inputs = loop.params;
@@ -311,77 +336,6 @@ std::vector<VarId> loop_iteration(Importer& to, While& loop, VarId trips, const 
   return end_iteration(to, loop, loop.results[0], loop.next_states(1));
 }
 
-/// Whether a graph within a node reads `name`.
-bool reads_inside(const onnx::NodeProto& proto, const std::string& name) {
-  return std::any_of(proto.attribute().begin(), proto.attribute().end(), [&](const onnx::AttributeProto& attribute) {
-    return attribute.has_g() && std::any_of(attribute.g().node().begin(), attribute.g().node().end(), [&](const onnx::NodeProto& inner) {
-             return std::find(inner.input().begin(), inner.input().end(), name) != inner.input().end() || reads_inside(inner, name);
-           });
-  });
-}
-bool gives(const onnx::GraphProto& graph, const std::string& name) {
-  return std::any_of(graph.output().begin(), graph.output().end(), [&](const auto& output) { return output.name() == name; });
-}
-/// The nodes of a graph that read `name`; nothing where graphs within them do.
-std::optional<std::vector<const onnx::NodeProto*>> readers(const onnx::GraphProto& graph, const std::string& name) {
-  std::vector<const onnx::NodeProto*> found;
-  for (const onnx::NodeProto& proto : graph.node()) {
-    if (reads_inside(proto, name)) return std::nullopt;
-    if (std::find(proto.input().begin(), proto.input().end(), name) != proto.input().end()) found.push_back(&proto);
-  }
-  return found;
-}
-
-/// The node that puts one more element at the end of list `i` of the body, if nothing else is done with the list: outside, its elements are stacked.
-const onnx::NodeProto* appends(Importer& to, const Node& node, const onnx::GraphProto& body, std::size_t i) {
-  const VarType& type = to.type(to.in(node, 2 + i));
-  if (!type.is_list() || !type.empty || !node.wants(i)) return nullptr;
-  const std::string& handed_on = body.output(1 + static_cast<int>(i)).name();
-  const auto inner = readers(body, body.input(2 + static_cast<int>(i)).name());
-  if (!inner || inner->size() != 1) return nullptr;
-  const onnx::NodeProto& insert = *inner->front();
-  if (Node(insert).qualified_op() != "SequenceInsert" || insert.input_size() != 2 || insert.output(0) != handed_on) return nullptr;
-  if (insert.input(1) == insert.input(0) ||
-      std::count_if(body.output().begin(), body.output().end(), [&](const auto& output) { return output.name() == handed_on; }) != 1)
-    return nullptr;
-  if (const auto further = readers(body, handed_on); !further || !further->empty()) return nullptr;
-  const auto outer = readers(to.graph(), node.output(i));
-  if (!outer || gives(to.graph(), node.output(i))) return nullptr;
-  const bool stacked = std::all_of(outer->begin(), outer->end(), [](const onnx::NodeProto* reader) {
-    const Node read(*reader);
-    return read.qualified_op() == "ConcatFromSequence" && read.flag("new_axis", false);
-  });
-  return stacked ? &insert : nullptr;
-}
-
-/// The loop with the lists that grow by an element in each iteration as outputs that it scans, as exporters write `ys.append(y)`; null where it has none. The names
-/// of these lists are `grown`.
-const onnx::NodeProto* without_lists(Importer& to, const Node& node, const onnx::GraphProto& body, std::vector<std::string>& grown) {
-  std::vector<std::pair<int, const onnx::NodeProto*>> lists;
-  for (int i = static_cast<int>(node.inputs()) - 3; i >= 0; --i)
-    if (const onnx::NodeProto* insert = appends(to, node, body, static_cast<std::size_t>(i))) lists.emplace_back(i, insert);
-  if (lists.empty()) return nullptr;
-  std::string kind = "lists";
-  for (const auto& [i, insert] : lists) {
-    kind += " " + std::to_string(i);
-    grown.push_back(node.output(static_cast<std::size_t>(i)));
-  }
-  std::unique_ptr<onnx::NodeProto>& form = to.other_form(body, kind);
-  if (form != nullptr) return form.get();
-  form = std::make_unique<onnx::NodeProto>(node.proto());
-  onnx::GraphProto& graph = body_of(*form);
-  while (form->output_size() + 1 < graph.output_size()) form->add_output("");  // the last ones may be left out where nobody reads them
-  for (const auto& [i, insert] : lists) {
-    graph.add_output()->set_name(insert->input(1));
-    form->add_output(node.output(static_cast<std::size_t>(i)));
-    erase_state(*form, static_cast<std::size_t>(i));
-    auto& nodes = *graph.mutable_node();
-    nodes.erase(std::find_if(nodes.begin(), nodes.end(),
-                             [&](const auto& each) { return each.output_size() == 1 && each.output(0) == insert->output(0); }));
-  }
-  return form.get();
-}
-
 void loop(Importer& to, const Node& node, const char*) {
   While loop(node.graph("body"), node.inputs() > 2 ? node.inputs() - 2 : 0);
   const onnx::GraphProto& graph = loop.graph;
@@ -390,12 +344,8 @@ void loop(Importer& to, const Node& node, const char*) {
                        std::to_string(1 + loop.states) + " outputs, found " + std::to_string(graph.input_size()) + " and " +
                        std::to_string(graph.output_size()));
   if (const onnx::NodeProto* other = counted_loop(to, node, graph)) return importing::loop(to, Node(*other), nullptr);
-  std::vector<std::string> grown;
-  if (const onnx::NodeProto* other = without_lists(to, node, graph, grown)) {
-    importing::loop(to, Node(*other), nullptr);
-    for (const std::string& name : grown) to.stacked_lists().insert(to.named(name));
-    return;
-  }
+  if (ScannedStates scanned(to, node, graph); scanned.form() != nullptr)
+    return scanned.apply([&] { importing::loop(to, Node(*scanned.form()), nullptr); });
   loop.carry(number(to, 0), graph.input(0).name(), VarType(DType::i64, DDim{}));
   const LoopBody body(to, graph);
   const LoopBody::Condition again = body.condition();
@@ -458,6 +408,7 @@ VarId steps_of(Importer& to, VarId x, std::int64_t axis, bool backwards) {
 
 std::vector<VarId> scan_iteration(Importer& to, While& loop, const std::vector<VarId>& steps, VarId n) {
   loop.params = to.enter(loop.carried);
+  take_extents(to, loop);
   leave_if(to, loop, to.emit1("equal", {loop.params[0], n}, {}, "done"));
   std::vector<VarId> inputs(loop.params.begin() + 1, loop.params.end());
   for (const VarId array : steps) inputs.push_back(to.emit1("tensor_array_read", {array, loop.params[0]}));

@@ -114,9 +114,14 @@ Program Importer::run() {
   check_opset(model_);
   check_ops();
   settings_ = settings_of(model_.graph());
-  Program made = attempt();
-  while (again_) made = attempt();
-  return made;
+  for (;;) {
+    try {
+      Program made = attempt();
+      if (!again_) return made;
+    } catch (const Error&) {
+      if (!again_) throw;  // else of what was taken for known, and is not
+    }
+  }
 }
 
 Program Importer::attempt() {
@@ -524,7 +529,20 @@ VarId Importer::squeezed(VarId x, Ints axes, const std::string& name) {
     x = op->inputs[0];
     axes.clear();
   }
-  return axes.empty() ? x : emit1("squeeze", {x}, {{"axes", axes}}, name);
+  if (axes.empty()) return x;
+  // Of a reshape: a reshape without the axes, where no place behind them is copied.
+  const Op* op = values_.maker(x);
+  if (op == nullptr || op->type != "reshape" || rank < 0) return emit1("squeeze", {x}, {{"axes", axes}}, name);
+  Ints shape = op->attributes.get<Ints>("shape");
+  const VarId from = op->inputs[0];
+  const auto behind = shape.begin() + std::clamp<std::int64_t>(axes[0], 0, rank);
+  const bool moves = std::find(behind, shape.end(), 0) != shape.end();
+  const bool ones = std::all_of(axes.begin(), axes.end(),
+                                [&](std::int64_t axis) { return axis >= 0 && axis < rank && shape[static_cast<std::size_t>(axis)] == 1; });
+  const bool twice = std::adjacent_find(axes.begin(), axes.end()) != axes.end();
+  if (moves || !ones || twice) return emit1("squeeze", {x}, {{"axes", axes}}, name);
+  for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) shape.erase(shape.begin() + *axis);
+  return emit1("reshape", {from}, {{"shape", shape}}, name);
 }
 
 void Importer::give(const Node& node, const std::string& op, std::vector<VarId> inputs, Attributes attributes) {

@@ -59,6 +59,10 @@ class Importer {
   const Op* maker(VarId var) const { return values_.maker(var); }
   VarId copied(VarId var) const { return var == no_var ? var : values_.copied(var); }
   Element origin(VarId var, int axis) { return values_.origin(var, axis); }
+  bool same_extent(VarId a, int axis, VarId b, int other) { return origin(a, axis) == origin(b, other); }
+  /// Takes the extent of a param along an axis for that of a place outside, until an iteration was seen to change it: a state of this body, and its axis.
+  void take_extent(VarId param, int axis, const Element& place) { values_.same_extent(param, axis, place); }
+  std::set<std::pair<std::size_t, int>>& changed_extents(const onnx::GraphProto& graph) { return changed_extents_[&graph]; }
   /// The var that a name of the file has here; `no_var`: none.
   VarId named(const std::string& name) { return find(name); }
   /// Rank of a var. UnsupportedError when it is not known.
@@ -182,6 +186,7 @@ class Importer {
   std::vector<Scope> scopes_;
   const Node* node_ = nullptr;  // the one that is being imported
   std::map<const onnx::GraphProto*, std::vector<VarType>> widened_;
+  std::map<const onnx::GraphProto*, std::set<std::pair<std::size_t, int>>> changed_extents_;
   std::map<std::pair<const onnx::GraphProto*, std::string>, std::unique_ptr<onnx::NodeProto>> other_forms_;
   std::set<VarId> stacked_lists_;
   std::optional<Cuts> cuts_;

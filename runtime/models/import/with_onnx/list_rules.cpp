@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <numeric>
+
 #include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/scanned_states.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 #include <millrace/runtime/models/import/with_onnx/tensor_proto.h>
 
@@ -8,6 +12,75 @@ namespace millrace::importing {
 namespace {
 
 void give_all_in(Importer& to, const Node& node, const char* op) { to.give(node, op, to.all_in(node)); }
+
+/// A list whose elements the import knows one by one: exporters write `chunk`, `split`, `unbind` and `hstack` of scripts by lists, which loops of rows cannot have.
+class KnownList {
+ public:
+  /// None where a run alone knows the number of elements.
+  static std::optional<KnownList> of(Importer& to, VarId list) {
+    const Op* op = to.maker(to.copied(list));
+    if (op == nullptr) return std::nullopt;
+    KnownList made;
+    if (op->type == "list_of" && !op->inputs.empty()) {
+      made.elements_ = op->inputs;
+      return made;
+    }
+    return op->type == "list_split" && made.take_split(to, list, *op) ? std::optional(made) : std::nullopt;
+  }
+
+  std::int64_t size() const { return whole_ == no_var ? std::ssize(elements_) : std::ssize(sizes_); }
+  VarId at(Importer& to, std::int64_t place) const {
+    const auto index = static_cast<std::size_t>(place);
+    if (whole_ == no_var) return elements_[index];
+    const std::int64_t begin = std::accumulate(sizes_.begin(), sizes_.begin() + place, std::int64_t{0});
+    const VarId part = to.emit1("slice", {whole_}, {{"starts", Ints{begin}}, {"ends", Ints{begin + sizes_[index]}}, {"axes", Ints{axis_}}});
+    return keeps_axis_ ? part : to.squeezed(part, {axis_});
+  }
+
+ private:
+  bool take_split(Importer& to, VarId list, const Op& op) {
+    whole_ = op.inputs[0];
+    const VarType &x = to.type(whole_), &part = to.type(list);
+    if (!x.is_tensor() || !x.shape || !part.shape) return false;
+    axis_ = axis_of("attribute axis", op.attributes.get_or("axis", std::int64_t{0}), x.rank());
+    keeps_axis_ = part.rank() == x.rank();
+    const std::int64_t extent = (*x.shape)[static_cast<int>(axis_)];
+    const bool given = op.inputs.size() > 1 && op.inputs[1] != no_var;
+    const auto lengths = given ? to.elements(op.inputs[1]) : std::vector<Element>{{1}};
+    if (extent < 0 || extent > most_parts || !lengths) return false;
+    for (const Element& each : *lengths) sizes_.push_back(each.number.value_or(-1));
+    if (std::any_of(sizes_.begin(), sizes_.end(), [](std::int64_t size) { return size < 0; })) return false;
+    if (given && to.type(op.inputs[1]).rank() > 0) return std::accumulate(sizes_.begin(), sizes_.end(), std::int64_t{0}) == extent;
+    if (sizes_.size() != 1 || sizes_[0] < 1) return false;
+    sizes_.assign(static_cast<std::size_t>(extent / sizes_[0]), sizes_[0]);
+    const std::int64_t rest = extent - std::accumulate(sizes_.begin(), sizes_.end(), std::int64_t{0});
+    if (rest > 0) sizes_.push_back(rest);
+    return true;
+  }
+
+  static constexpr std::int64_t most_parts = 1 << 16;
+  std::vector<VarId> elements_;
+  VarId whole_ = no_var;  ///< or parts of it, of these sizes along the axis
+  std::int64_t axis_ = 0;
+  bool keeps_axis_ = true;
+  Ints sizes_;
+};
+
+void at(Importer& to, const Node& node, const char* op) {
+  const auto place = to.known_integers(node, 1);
+  const auto list = place && place->size() == 1 ? KnownList::of(to, to.in(node, 0)) : std::nullopt;
+  if (list && place->front() >= -list->size() && place->front() < list->size()) {
+    const std::int64_t from_front = place->front() < 0 ? place->front() + list->size() : place->front();
+    return to.give(node, "identity", {list->at(to, from_front)});
+  }
+  give_all_in(to, node, op);
+}
+
+void length(Importer& to, const Node& node, const char* op) {
+  const auto list = KnownList::of(to, to.in(node, 0));
+  if (list) return to.bind_constant(node, Tensor::scalar(list->size()));
+  give_all_in(to, node, op);
+}
 
 void empty(Importer& to, const Node& node, const char*) {
   const auto element = static_cast<int>(node.integer("dtype", onnx::TensorProto::FLOAT));
@@ -28,16 +101,19 @@ void split(Importer& to, const Node& node, const char* op) {
 void concat(Importer& to, const Node& node, const char*) {
   if (!node.has_attribute("axis")) throw ProgramError("attribute axis: expected a number, found none");
   if (const VarId x = to.in(node, 0); to.stacked_lists().contains(x)) {
-    if (node.integer("axis", 0) == 0) {
-      static_cast<void>(node.flag("new_axis", false));
-      return to.give(node, "identity", {x});
-    }
-    const int rank = to.rank(x), axis = axis_of("attribute axis", node.integer("axis", 0), rank);
     static_cast<void>(node.flag("new_axis", false));
-    Ints perm;
-    for (int i = 1; i < rank; ++i) perm.push_back(i);
-    perm.insert(perm.begin() + axis, 0);
-    return to.give(node, "transpose", {x}, {{"perm", perm}});
+    if (node.integer("axis", 0) == 0) return to.give(node, "identity", {x});
+    const int axis = axis_of("attribute axis", node.integer("axis", 0), to.rank(x));
+    return to.bind(node, 0, first_axis_at(to, x, axis, node.wants(0) ? node.output(0) : ""));
+  }
+  constexpr std::int64_t few = 256;
+  if (const auto list = KnownList::of(to, to.in(node, 0)); list && list->size() > 0 && list->size() <= few) {
+    std::vector<VarId> parts;
+    for (std::int64_t i = 0; i < list->size(); ++i) parts.push_back(list->at(to, i));
+    const Ints axes{node.integer("axis", 0)};
+    if (node.flag("new_axis", false))
+      for (VarId& part : parts) part = to.emit1("unsqueeze", {part}, {{"axes", axes}});
+    return to.give(node, "concat", parts, {{"axis", axes[0]}});
   }
   to.give(node, node.flag("new_axis", false) ? "list_stack" : "list_concat", {to.in(node, 0)}, {{"axis", node.integer("axis", 0)}});
 }
@@ -123,8 +199,8 @@ constexpr Rule list_table[] = {
     {"SequenceConstruct", construct, "list_of"},
     {"SequenceInsert", give_all_in, "list_insert"},
     {"SequenceErase", give_all_in, "list_erase"},
-    {"SequenceAt", give_all_in, "list_at"},
-    {"SequenceLength", give_all_in, "list_length"},
+    {"SequenceAt", at, "list_at"},
+    {"SequenceLength", length, "list_length"},
     {"SplitToSequence", split, "list_split"},
     {"ConcatFromSequence", concat},
     {"SequenceMap", map},

@@ -361,9 +361,11 @@ VarId initial(Importer& to, const Node& node, const Kind& kind, const Form& form
   if (node.has(input)) {
     const VarId given = select(to, widened(to, to.in(node, input)), form.batch_first ? 1 : 0, direction, form.directions);
     // One row would do for any number of sequences, and the other way round: broadcasting would not tell. The LSTM's cell is one op, which tells.
-    if (known < 0 && is_one_step(to, x) && to.type(given).rank() == 2 && (*to.type(x).shape)[2] >= 0 && node.op() != quantized_lstm)
+    const bool rows = to.type(given).rank() == 2;
+    if (known >= 0 || (rows && to.same_extent(given, 0, x, 1))) return given;
+    if (rows && is_one_step(to, x) && (*to.type(x).shape)[2] >= 0 && node.op() != quantized_lstm)
       return kind.states == 2 ? given : beside(to, x, given, form.hidden);
-    return known < 0 ? to.emit1("reshape_to", {given, dims_of_x()}, {{"allowzero", true}}) : given;
+    return to.emit1("reshape_to", {given, dims_of_x()}, {{"allowzero", true}});
   }
   const VarId dims = known < 0 ? dims_of_x() : to.literal(Ints{known, form.hidden});
   return to.emit1("constant_of_shape", {dims}, {{"value", scalar_of(to.type(x).dtype, 0).reshape(DDim{1}).read_only()}});

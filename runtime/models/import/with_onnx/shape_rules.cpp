@@ -13,6 +13,9 @@
 namespace millrace::importing {
 namespace {
 
+/// Products of two such numbers fit.
+constexpr std::int64_t largest_repeat = std::int64_t{1} << 31;
+
 void transpose(Importer& to, const Node& node, const char* op) {
   Attributes attributes;
   if (const std::optional<Ints> perm = node.integers("perm")) attributes.set("perm", *perm);
@@ -20,11 +23,12 @@ void transpose(Importer& to, const Node& node, const char* op) {
 }
 
 /// A computed shape as an attribute, where it names extents of x in their places (0 copies) and at most one number is not known (−1).
-std::optional<Ints> as_attribute(const std::vector<Element>& shape, VarId x, bool allow_zero) {
+std::optional<Ints> as_attribute(Importer& to, const std::vector<Element>& shape, VarId x, bool allow_zero) {
   Ints made;
   int unknown = 0;
   for (std::size_t i = 0; i < shape.size(); ++i) {
-    const bool copied = shape[i].of == x && shape[i].axis == static_cast<int>(i);
+    const int axis = static_cast<int>(i);
+    const bool copied = shape[i].of != no_var && axis < to.type(x).rank() && to.same_extent(shape[i].of, shape[i].axis, x, axis);
     made.push_back(copied ? 0 : shape[i].number.value_or(-1));
     unknown += made.back() == -1 ? 1 : 0;
     if ((allow_zero && shape[i].number == 0) || made.back() < -1) return std::nullopt;
@@ -49,7 +53,7 @@ void reshape(Importer& to, const Node& node, const char*) {
     // An element that a run computes may itself be −1 or 0: only extents are sure to be none of them.
     const bool extents =
         std::all_of(elements->begin(), elements->end(), [](const Element& each) { return each.number || each.of != no_var; });
-    const std::optional<Ints> attribute = extents ? as_attribute(*elements, x, allow_zero) : std::nullopt;
+    const std::optional<Ints> attribute = extents ? as_attribute(to, *elements, x, allow_zero) : std::nullopt;
     if (attribute) return to.give(node, "reshape", {x}, {{"shape", *attribute}});
     if (const Ints kept = known_extents(*elements); !shape && !kept.empty()) {
       const VarId made = to.emit1("reshape_to", {x, to.in(node, 1)}, {{"allowzero", allow_zero}});
@@ -138,12 +142,46 @@ void shape(Importer& to, const Node& node, const char* op) {
 
 void size(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0)}); }
 
-void tile(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0), to.in(node, 1)}); }
+/// Extents that are known stay so beside repeats that a run computes.
+void tile(Importer& to, const Node& node, const char* op) {
+  const VarId x = to.in(node, 0);
+  const VarId list = to.in(node, 1);
+  const VarId made = to.emit1(op, {x, list}, {}, node.wants(0) ? node.output(0) : "");
+  const auto repeats = to.elements(list);
+  const std::optional<DDim> from = to.type(x).shape;
+  if (!repeats || !from || to.type(made).is_static() || std::cmp_not_equal(repeats->size(), from->rank())) return to.bind(node, 0, made);
+  Ints shape;
+  for (int axis = 0; axis < from->rank(); ++axis) {
+    const std::optional<std::int64_t> number = (*repeats)[static_cast<std::size_t>(axis)].number;
+    const bool known = number && *number > 0 && *number <= largest_repeat && (*from)[axis] > 0 && (*from)[axis] <= largest_repeat;
+    shape.push_back(known ? (*from)[axis] * *number : 0);
+  }
+  const bool more = std::any_of(shape.begin(), shape.end(), [](std::int64_t extent) { return extent > 0; });
+  to.bind(node, 0, more ? to.emit1("reshape", {made}, {{"shape", shape}}) : made);
+}
+
+/// The list of an `expand` without what a run computes: 1 for axes that stay as they are. None where an axis of 1 may become another number.
+std::optional<Ints> known_stretch(Importer& to, VarId x, VarId list) {
+  const auto elements = to.elements(list);
+  if (!elements || to.program().constant(list) != nullptr || !to.type(x).shape || std::cmp_greater(elements->size(), max_rank))
+    return std::nullopt;
+  const DDim from = *to.type(x).shape;
+  Ints made;
+  for (std::size_t i = 0; i < elements->size(); ++i) {
+    const Element& each = (*elements)[i];
+    const int axis = from.rank() - static_cast<int>(elements->size() - i);
+    const bool kept = each.number == 1 || (each.of != no_var && axis >= 0 && to.same_extent(each.of, each.axis, x, axis));
+    if (!kept && !each.number) return std::nullopt;
+    made.push_back(kept ? 1 : *each.number);
+  }
+  return made;
+}
 
 /// Extents that are known stay so where a run computes others: an axis of 1 becomes the number of the list, and 1 in the list leaves an axis as it is.
 void expand(Importer& to, const Node& node, const char* op) {
   const VarId x = to.in(node, 0);
-  const VarId list = to.in(node, 1);
+  VarId list = to.in(node, 1);
+  if (const auto known = known_stretch(to, x, list)) list = to.literal(*known);
   const VarId made = to.emit1(op, {x, list}, {}, node.wants(0) ? node.output(0) : "");
   const auto elements = to.elements(list);
   if (!elements || !to.type(x).shape || to.type(made).is_static()) return to.bind(node, 0, made);

@@ -48,6 +48,7 @@ void Values::clear() {
   tensors_.clear();
   structures_.clear();
   origins_.clear();
+  same_.clear();
 }
 
 const Op* Values::maker(VarId var) const {
@@ -77,6 +78,8 @@ std::optional<Tensor> Values::computed(VarId var, int depth) {
   const Op* op = depth < deepest ? maker(var) : nullptr;
   if (op == nullptr) return std::nullopt;
   if (std::optional<Tensor> made = op->type == "shape" ? extents(*op) : evaluated(var, *op, depth)) return made;
+  if (op->type == "size" && program_.var(op->inputs[0]).type.is_static())
+    return Tensor::scalar(program_.var(op->inputs[0]).type.shape->elements()).read_only();
   // One known extent may be picked from a shape that is not known as a whole.
   const VarType& type = program_.var(var).type;
   if (!is_list(type) || type.dtype != DType::i64) return std::nullopt;
@@ -89,17 +92,18 @@ std::optional<Tensor> Values::computed(VarId var, int depth) {
 }
 
 std::optional<Tensor> Values::evaluated(VarId var, const Op& op, int depth) {
-  const bool filled = op.type == "constant_of_shape";
-  if (!filled && !follows(op.type)) return std::nullopt;
+  const bool filled = op.type == "constant_of_shape", repeated = op.type == "tile";
+  if (!filled && !repeated && !follows(op.type)) return std::nullopt;
   std::vector<const Tensor*> inputs;
   for (const VarId input : op.inputs) {
     inputs.push_back(input == no_var ? nullptr : tensor(input, depth + 1));
     if (input != no_var && inputs.back() == nullptr) return std::nullopt;
   }
   if (filled && inputs.at(0)->dtype() != DType::i64) return std::nullopt;
-  if (filled) {
-    std::int64_t count = 1;
-    for (const std::int64_t extent : inputs.at(0)->to_vector<std::int64_t>())
+  if (repeated && inputs.at(1)->dtype() != DType::i64) return std::nullopt;
+  if (filled || repeated) {
+    std::int64_t count = filled ? 1 : inputs.at(0)->elements();
+    for (const std::int64_t extent : inputs.at(filled ? 0 : 1)->to_vector<std::int64_t>())
       count = extent < 0 || extent > few ? few + 1 : std::min(few + 1, count * extent);
     if (count > few) return std::nullopt;
   }
@@ -166,19 +170,58 @@ std::optional<Element> Values::broadcast_axis(const Op& op, VarId var, int axis,
   return places[0];
 }
 
-/// The place that an extent is read of, where a list of extents says it: of a value that has one element there, or no such axis.
+/// The place that an extent is read of, where a list of extents says it: of a value that has one element there, or no such axis. A stretched value keeps an
+/// extent beside 1.
 std::optional<Element> Values::listed_axis(const Op& op, VarId var, int axis, int depth) {
   const bool stretched = op.type == "expand";
   const auto list = depth < deepest ? elements(op.inputs[stretched ? 1 : 0], depth + 1) : std::nullopt;
+  if (!list) return std::nullopt;
   const int rank = program_.var(var).type.rank();
-  const int place = list ? axis - (rank - static_cast<int>(list->size())) : -1;
-  if (place < 0 || (*list)[static_cast<std::size_t>(place)].of == no_var) return std::nullopt;
+  const int place = axis - (rank - static_cast<int>(list->size()));
+  const Element asked = place < 0 ? Element{1} : (*list)[static_cast<std::size_t>(place)];
   if (stretched) {
     const std::optional<DDim>& shape = program_.var(op.inputs[0]).type.shape;
     const int own = shape ? axis - (rank - shape->rank()) : 0;
-    if (!shape || (own >= 0 && (*shape)[own] != 1)) return std::nullopt;
+    if (!shape) return std::nullopt;
+    if (own >= 0 && (*shape)[own] != 1) return asked.number == 1 ? std::optional(Element{std::nullopt, op.inputs[0], own}) : std::nullopt;
   }
-  return (*list)[static_cast<std::size_t>(place)];
+  return asked.of == no_var ? std::nullopt : std::optional(asked);
+}
+
+/// The axis that a reshape copies, or that is the only open one of both shapes, among as many elements.
+std::optional<Element> Values::reshaped_axis(const Op& op, int axis) const {
+  const auto shape = op.attributes.get_or("shape", std::vector<std::int64_t>{});
+  const std::optional<DDim>& from = program_.var(op.inputs[0]).type.shape;
+  const bool zeros = op.attributes.get_or("allowzero", false);
+  if (!from || std::cmp_greater_equal(axis, shape.size())) return std::nullopt;
+  if (shape[static_cast<std::size_t>(axis)] == 0 && !zeros && axis < from->rank()) return Element{std::nullopt, op.inputs[0], axis};
+  std::int64_t made = 1, taken = 1;  // of the known extents
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    const bool copied = shape[i] == 0 && !zeros && std::cmp_less(i, from->rank());
+    const std::int64_t extent = copied ? (*from)[static_cast<int>(i)] : shape[i];
+    if (std::cmp_equal(i, axis) ? extent != -1 : extent < 1 || extent > few || made > few) return std::nullopt;
+    made *= std::cmp_equal(i, axis) ? 1 : extent;
+  }
+  int open = -1;
+  for (int i = 0; i < from->rank(); ++i) {
+    const std::int64_t extent = (*from)[i];
+    if (extent == DDim::unknown ? open >= 0 : extent < 1 || extent > few || taken > few) return std::nullopt;
+    if (extent == DDim::unknown)
+      open = i;
+    else
+      taken *= extent;
+  }
+  return open >= 0 && made == taken ? std::optional(Element{std::nullopt, op.inputs[0], open}) : std::nullopt;
+}
+
+/// The axis of the tensor outside that an axis of one of its steps is.
+std::optional<Element> Values::step_axis(const Op& op, int axis) const {
+  const Op* steps = maker(op.inputs[0]);
+  if (steps == nullptr || steps->type != "tensor_array_unstack") return std::nullopt;
+  const std::int64_t along = steps->attributes.get_or("axis", std::int64_t{0});
+  const int rank = program_.var(steps->inputs[0]).type.rank();
+  if (rank < 1) return std::nullopt;
+  return Element{std::nullopt, steps->inputs[0], axis < (along < 0 ? along + rank : along) ? axis : axis + 1};
 }
 
 /// The place of an input that an axis of an output is; none: the op does not keep it, or may not.
@@ -203,10 +246,16 @@ std::optional<Element> Values::kept_axis(const Op& op, VarId var, int axis, int 
   const Ints own{op.attributes.get_or("axis", std::int64_t{0})};
   if (type == "transpose")
     return at(list("perm").empty() ? rank - 1 - axis : static_cast<int>(list("perm")[static_cast<std::size_t>(axis)]));
-  if (type == "reshape") {
-    const bool copied = std::cmp_less(axis, list("shape").size()) && list("shape")[static_cast<std::size_t>(axis)] == 0;
-    return copied && axis < from && !op.attributes.get_or("allowzero", false) ? std::optional(at(axis)) : std::nullopt;
+  if (type == "reshape") return reshaped_axis(op, axis);
+  if (type == "tensor_array_read") return step_axis(op, axis);
+  if (type == "concat") return unless(own);
+  if (type == "pad") {
+    const Ints pads = list("pads");
+    const auto none = [&](int side) { return pads.at(static_cast<std::size_t>(axis + side * rank)) == 0; };
+    return std::cmp_equal(pads.size(), 2 * rank) && none(0) && none(1) ? std::optional(at(axis)) : std::nullopt;
   }
+  if (type == "lstm_cell") return axis == 0 ? std::optional(at(0)) : std::nullopt;
+  if (type == "matmul" && program_.var(op.inputs[1]).type.rank() > 2 && axis < rank - 2) return broadcast_axis(op, var, axis, depth);
   if (type == "squeeze") return without(list("axes"));
   if (type == "reduce") return op.attributes.get_or("keepdims", true) ? unless(list("axes")) : without(list("axes"));
   if (type == "gather" && rank == from - 1) return without(own);
@@ -224,8 +273,9 @@ std::optional<Element> Values::kept_axis(const Op& op, VarId var, int axis, int 
     const auto pads = op.attributes.get_or("pads", Ints{0, 0});
     return w && w->rank() == 3 && number("stride") == 1 && pads[0] + pads[1] == ((*w)[2] - 1) * number("dilation");
   };
-  const bool keeps = type == "identity" || type == "cast" || type == "reverse" || type == "softmax" || type == "layer_norm" ||
-                     type == "clip" || ops::find_unary(type) != nullptr || (type == "matmul" && axis < rank - 1 && is_matrix()) ||
+  const bool keeps = type == "identity" || type == "cast" || type == "reverse" || type == "softmax" || type == "log_softmax" ||
+                     type == "cumsum" || type == "layer_norm" || type == "clip" || ops::find_unary(type) != nullptr ||
+                     (type == "matmul" && axis < rank - 1 && is_matrix()) ||
                      (type == "gemm" && axis == 0 && !op.attributes.get_or("trans_a", false)) ||
                      (type == "conv1d" && (axis == 0 || (axis == 2 && keeps_places())));
   return keeps && rank == from ? std::optional(at(axis)) : std::nullopt;
@@ -236,6 +286,10 @@ Element Values::origin(VarId var, int axis, int depth) {
   if (const auto found = origins_.find(place); found != origins_.end()) return found->second;
   Element made{std::nullopt, var, axis};
   for (; depth < deepest; ++depth) {
+    if (const auto same = same_.find({made.of, made.axis}); same != same_.end()) {
+      made = same->second;
+      continue;
+    }
     const Op* op = maker(made.of);
     const auto kept = op == nullptr ? std::nullopt : kept_axis(*op, made.of, made.axis, depth);
     if (!kept) break;

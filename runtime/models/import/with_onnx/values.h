@@ -42,6 +42,8 @@ class Values {
   bool picks(VarId var) const;
   /// The var and axis that an extent comes from, through ops that keep it.
   Element origin(VarId var, int axis) { return origin(var, axis, 0); }
+  /// Takes the extent of `var` along an axis, a param of a block, for that of another place.
+  void same_extent(VarId var, int axis, const Element& place) { same_[{var, axis}] = place; }
 
  private:
   struct Maker {
@@ -54,6 +56,8 @@ class Values {
   Element origin(VarId var, int axis, int depth);
   std::optional<Element> broadcast_axis(const Op& op, VarId var, int axis, int depth);
   std::optional<Element> listed_axis(const Op& op, VarId var, int axis, int depth);
+  std::optional<Element> reshaped_axis(const Op& op, int axis) const;
+  std::optional<Element> step_axis(const Op& op, int axis) const;
   std::optional<Element> kept_axis(const Op& op, VarId var, int axis, int depth);
   std::optional<Tensor> computed(VarId var, int depth);
   std::optional<Tensor> evaluated(VarId var, const Op& op, int depth);
@@ -69,7 +73,7 @@ class Values {
   std::map<VarId, Maker> makers_;
   std::map<VarId, std::optional<Tensor>> tensors_;  ///< each var is looked into once, however many read it
   std::map<VarId, std::optional<std::vector<Element>>> structures_;
-  std::map<std::pair<VarId, int>, Element> origins_;
+  std::map<std::pair<VarId, int>, Element> origins_, same_;
 };
 
 }  // namespace millrace::importing

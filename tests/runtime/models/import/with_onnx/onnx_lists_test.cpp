@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <string>
 
+#include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/program/text.h>
 #include <support/bytes.h>
+#include <support/drive.h>
 #include <support/random.h>
 
 #include "imported.h"
@@ -84,6 +86,45 @@ TEST_CASE("SplitToSequence without keepdims takes the axis away where its length
   graph.input("x", {4, 2, 3}).input("length", {}, onnx::TensorProto::INT64).output("y");
   graph.node("SplitToSequence", {"x", "length"}, {"y"}).set("axis", 0).set("keepdims", 0);
   CHECK(type_of(parse(graph), 0) == "list<f32[*]>");
+}
+
+TEST_CASE("A list whose elements the file says one by one is no list: exporters write chunk, unbind and hstack of scripts so") {
+  const Tensor lengths = Tensor::from<std::int64_t>({1, 3}), two = Tensor::scalar<std::int64_t>(2), one = Tensor::scalar<std::int64_t>(1);
+  struct Case {
+    Tensor lengths;
+    std::int64_t position;
+    std::vector<float> picked;
+  };
+  const std::vector<Case> cases{
+      {lengths, -1, {1, 2, 3}}, {lengths, 0, {0}}, {two, 1, {2, 3}}, {one, 3, {3}}, {Tensor::scalar<std::int64_t>(3), 1, {3}}};
+  for (const Case& each : cases) {
+    GraphBuilder graph;
+    graph.input("x", {-1, 4}).initializer("lengths", each.lengths).initializer("at", Tensor::scalar(each.position));
+    graph.output("part").output("count").output("again");
+    graph.node("SplitToSequence", {"x", "lengths"}, {"list"}).set("axis", 1).set("keepdims", 0);
+    graph.node("SequenceAt", {"list", "at"}, {"part"});
+    graph.node("SequenceLength", {"list"}, {"count"});
+    graph.node("SequenceConstruct", {"part", "part"}, {"pair"});
+    graph.node("ConcatFromSequence", {"pair"}, {"again"}).set("axis", 0).set("new_axis", 1);
+    const Program program = parse(graph);
+    for (const char* op : {"list_split", "list_at", "list_length", "list_of", "list_stack"}) CHECK_FALSE(holds(program, op));
+    const Tensor x = Tensor::from<float>({0, 1, 2, 3}, {1, 4});
+    const RunResult result = testing::run_fifo(run(program, Feeds{{"x", x}}));
+    CHECK(result["part"].tensor().copy_to(CpuPlace{}).to_vector<float>() == each.picked);
+    CHECK(result["part"].tensor().rank() == (each.lengths.rank() == 0 && each.lengths.item_int() == 1 ? 1 : 2));
+    CHECK(result["again"].tensor().dim(0) == 2);
+  }
+}
+
+TEST_CASE("A list that does not fit what it is made of stays one, and a run says why") {
+  GraphBuilder graph;
+  graph.input("x", {2, 4}).initializer("lengths", Tensor::from<std::int64_t>({1, 2})).initializer("at", Tensor::scalar<std::int64_t>(1));
+  graph.output("part");
+  graph.node("SplitToSequence", {"x", "lengths"}, {"list"}).set("axis", 1);
+  graph.node("SequenceAt", {"list", "at"}, {"part"});
+  const Program program = parse(graph);
+  CHECK(holds(program, "list_split"));
+  CHECK_THROWS_AS(testing::run_fifo(run(program, Feeds{{"x", Tensor::from<float>({0, 1, 2, 3, 4, 5, 6, 7}, {2, 4})}})), Error);
 }
 
 TEST_CASE("Sequences and optionals are inputs and outputs of a graph") {
