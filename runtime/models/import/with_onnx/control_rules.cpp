@@ -196,6 +196,25 @@ void settle(Importer& to, While& loop, F&& attempt) {
   }
 }
 
+/// The extents of a slot, as far as places outside say them: of the array that no iteration writes. `no_var` where one is open inside.
+VarId slot_extents(Importer& to, const While& loop, VarId slot) {
+  std::vector<VarId> parts;
+  std::size_t needed = 0;
+  const DDim shape = to.type(slot).shape.value_or(DDim{});
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    const Element place = shape[axis] == DDim::unknown ? to.origin(slot, axis) : Element{shape[axis]};
+    if (!place.number && to.program().var(place.of).block == loop.block) return no_var;
+    if (!place.number) needed = static_cast<std::size_t>(axis) + 1;
+  }
+  for (std::size_t i = 0; i < needed; ++i) {
+    const int axis = static_cast<int>(i);
+    const Element place = shape[axis] == DDim::unknown ? to.origin(slot, axis) : Element{shape[axis]};
+    const std::int64_t at = place.axis;
+    parts.push_back(place.number ? to.literal(Ints{*place.number}) : to.emit1("shape", {place.of}, {{"start", at}, {"end", at + 1}}));
+  }
+  return parts.empty() ? no_var : parts.size() == 1 ? parts[0] : to.emit1("concat", parts, {{"axis", std::int64_t{0}}});
+}
+
 /// An array for each output of the graph from `first` on, written in every iteration; `size` is `no_var` when the number of
 /// iterations is not known before.
 std::vector<VarId> output_arrays(Importer& to, const While& loop, std::size_t first, VarId size) {
@@ -206,7 +225,11 @@ std::vector<VarId> output_arrays(Importer& to, const While& loop, std::size_t fi
     Attributes attributes{{"dtype", slot.dtype}, {"name", std::string("scanned")}};
     if (slot.shape) attributes.set("shape", Ints(slot.shape->begin(), slot.shape->end()));
     if (size == no_var) attributes.set("growable", true);
-    arrays.push_back(to.emit1("tensor_array", size == no_var ? std::vector<VarId>{} : std::vector<VarId>{size}, attributes, "scanned"));
+    std::vector<VarId> inputs;
+    if (size != no_var) inputs = {size};
+    if (const VarId extents = size == no_var ? no_var : slot_extents(to, loop, loop.results[i]); extents != no_var)
+      inputs = {size, no_var, extents};
+    arrays.push_back(to.emit1("tensor_array", inputs, attributes, "scanned"));
     // The body is complete but for this: the array's type comes from it.
     to.program().append(loop.block, Op{"tensor_array_write", {arrays.back(), loop.params[0], loop.results[i]}, {}, {{"share", true}}, {}});
   }
