@@ -288,12 +288,6 @@ Tensor random_bits(Random& random, DType dtype, const DDim& dims) {
   return made;
 }
 
-std::map<std::string, Tensor> weights_of(const Program& program) {
-  std::map<std::string, Tensor> weights;
-  for (const auto& [var, value] : program.parameters()) weights.emplace(program.var(var).name, value);
-  return weights;
-}
-
 std::string difference(const Program& a, const Program& b) {
   if (a.title() != b.title()) return "title";
   if (a.vars().size() != b.vars().size()) return "number of vars";

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <map>
 #include <memory>
 #include <string>
 
@@ -22,9 +21,6 @@ Program random_program(Random& random);
 std::string random_text(Random& random);
 /// A tensor with random bits.
 Tensor random_bits(Random& random, DType dtype, const DDim& dims);
-
-/// The values of the weights by var name, as `parse_program` takes them.
-std::map<std::string, Tensor> weights_of(const Program& program);
 
 /// Empty when both hold the same vars, blocks, ops, attributes (by their bits) and ports; else the first difference.
 std::string difference(const Program& a, const Program& b);

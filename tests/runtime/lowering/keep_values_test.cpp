@@ -17,6 +17,7 @@
 #include <millrace/runtime/lowering/iteration_memory.h>
 #include <millrace/runtime/program/check.h>
 #include <millrace/runtime/program/text.h>
+#include <millrace/runtime/training/extract.h>
 #include <millrace/tensor/caching_resource.h>
 
 #include "runtime/loops/cpu_fused/fused_cells.h"
@@ -343,7 +344,7 @@ TEST_CASE("sequences in the caller's order hand out rows that pack takes, and th
     for (const Op& op : Block(packed.block(0)).ops)
       if (op.type == "unpack") output("state", pack(ArrayVar::of(Var::of(values[0].array)), 0, Order(Var::of(op.outputs[1]))));
   }
-  const Program read = parse_program(packed.to_string(), weights_of(packed));
+  const Program read = parse_program(packed.to_string(), training::weights_of(packed));
   const RunResult result = on_cpu(read, feeds);
   CHECK(result.fused_loops == 1);
   CHECK(elements(result["state"].tensor(), DType::f32) == elements(result["y"].tensor(), DType::f32));

@@ -9,6 +9,7 @@
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/program/check.h>
+#include <millrace/runtime/training/extract.h>
 
 #include "support/random_program.h"
 #include "support/straight_line.h"
@@ -90,7 +91,7 @@ TEST_CASE("a printed program reads back to the same program, bit for bit, and pr
     check(program);
     const std::string text = print(program);
     INFO(text);
-    const Program back = parse_program(text, testing::weights_of(program), ops);
+    const Program back = parse_program(text, training::weights_of(program), ops);
     CHECK(testing::difference(program, back) == "");
     CHECK(print(back) == text);
   }
@@ -98,7 +99,7 @@ TEST_CASE("a printed program reads back to the same program, bit for bit, and pr
 
 TEST_CASE("a program with something of everything reads back") {
   const Program program = of_everything();
-  const Program back = parse_program(print(program), testing::weights_of(program));
+  const Program back = parse_program(print(program), training::weights_of(program));
   CHECK(testing::difference(program, back) == "");
   CHECK(program.to_string() == print(back));
 }
@@ -140,7 +141,7 @@ TEST_CASE("characters that a terminal obeys or hides, and bytes that are no UTF-
 TEST_CASE("a text cut at any byte is an error that names a line, or a program that holds together") {
   const Program program = of_everything();
   const std::string text = print(program);
-  const auto weights = testing::weights_of(program);
+  const auto weights = training::weights_of(program);
   std::size_t refused = 0;
   for (std::size_t size = 0; size < text.size(); ++size) refused += !refusal(text.substr(0, size), weights).empty();
   CHECK(refused > text.size() * 9 / 10);
@@ -149,7 +150,7 @@ TEST_CASE("a text cut at any byte is an error that names a line, or a program th
 TEST_CASE("a text with any byte changed is an error that names a line, or a program that holds together") {
   const Program program = of_everything();
   const std::string text = print(program);
-  const auto weights = testing::weights_of(program);
+  const auto weights = training::weights_of(program);
   Random random(1);
   for (std::size_t at = 0; at < text.size(); ++at) {
     for (const int kind : {0, 1, 2, 3}) {
@@ -194,7 +195,7 @@ TEST_CASE("a text with words exchanged, numbers blown up and lines moved is an e
         text.insert(text.find('\n', static_cast<std::size_t>(random.between(0, 300))), line);
       }
     }
-    refusal(text, testing::weights_of(program));
+    refusal(text, training::weights_of(program));
   }
 }
 
