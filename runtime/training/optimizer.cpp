@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/training/optimizer.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include <fmt/format.h>
@@ -66,7 +68,7 @@ bool is_of(const Tensor& master, const Tensor& weight) {
     const T* const found = narrow.data<T>();
     for (std::int64_t i = 0; same && i < narrow.elements(); ++i) {
       const T wanted = convert_element<T>(wide[i]);
-      same = std::memcmp(&wanted, &found[i], sizeof(T)) == 0;
+      same = std::ranges::equal(std::as_bytes(std::span(&wanted, 1)), std::as_bytes(std::span(&found[i], 1)));
     }
   });
   return same;

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include <time.h>
 
@@ -522,7 +523,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     std::size_t bytes = first.payload.size();
     std::vector<Message> messages;  // where there are several
     while (session_.has_output() && bytes < most_at_once) {
-      if (messages.empty()) messages.push_back(std::move(first));
+      if (messages.empty()) messages.push_back(std::exchange(first, {}));
       messages.push_back(session_.take_output());
       bytes += messages.back().payload.size();
     }
