@@ -194,7 +194,7 @@ const onnx::NodeProto* counted_loop(Importer& to, const Node& node, const onnx::
   for (std::size_t i = body.states(); i-- > 0;) {
     if (body.constants().contains(i)) {
       // The value of outside gets a name of its own: its name there may be that of another state in the body.
-      const std::string outside = graph.output(1 + static_cast<int>(i)).name() + " outside";
+      const std::string outside = name_beside(node, graph.output(1 + static_cast<int>(i)).name() + " outside");
       to.bind(Node(renamed("Identity", "", outside)), 0, to.in(node, 2 + i));
       values.push_back(renamed("Identity", outside, body.taken(i)));
     } else if (body.counters().contains(i) && (limits || !node.wants(i))) {
@@ -209,7 +209,7 @@ const onnx::NodeProto* counted_loop(Importer& to, const Node& node, const onnx::
     left_out.push_back(i);
   }
   if (left_out.empty() && !limits) return nullptr;
-  const std::string trips = graph.output(0).name() + " trips";
+  const std::string trips = name_beside(node, "trips");
   VarId count = no_var;
   if (limits) {
     const std::optional<Ints> known = node.has(0) ? to.known_integers(node, 0) : std::nullopt;

@@ -70,6 +70,12 @@ LoopBody::Condition LoopBody::condition() const {
 
 bool is_node(const onnx::NodeProto* proto, std::string_view op) { return proto != nullptr && Node(*proto).qualified_op() == op; }
 
+std::string name_beside(const Node& loop, const std::string& what) {
+  std::size_t wanted = 0;
+  while (wanted < loop.outputs() && !loop.wants(wanted)) ++wanted;
+  return (wanted < loop.outputs() ? loop.output(wanted) : "") + " " + what;
+}
+
 onnx::GraphProto& body_of(onnx::NodeProto& loop) {
   auto& attributes = *loop.mutable_attribute();
   return *std::find_if(attributes.begin(), attributes.end(), [](const auto& attribute) { return attribute.has_g(); })->mutable_g();

@@ -51,6 +51,8 @@ class LoopBody {
 
 /// Whether a node is of this op of the default domain; false for null.
 bool is_node(const onnx::NodeProto* proto, std::string_view op);
+/// A name beside a Loop for a value that a form of it reads: bodies of several loops may have the same names inside.
+std::string name_beside(const Node& loop, const std::string& what);
 /// The body of a Loop that is being rewritten.
 onnx::GraphProto& body_of(onnx::NodeProto& loop);
 /// Takes a state out of a Loop and of its body, which may go on reading it.

@@ -229,9 +229,7 @@ bool ScannedStates::is_placed(State& state) const {
 
 std::string ScannedStates::name_of(const State& state) const {
   if (state.kind == Kind::list) return node_.output(state.at);
-  std::size_t wanted = 0;
-  while (wanted < node_.outputs() && !node_.wants(wanted)) ++wanted;
-  return (wanted < node_.outputs() ? node_.output(wanted) : "") + " " + std::to_string(state.at) + " pieces";
+  return name_beside(node_, std::to_string(state.at) + " pieces");
 }
 
 /// The name of the piece without its axis of one element, in the graph of the form.

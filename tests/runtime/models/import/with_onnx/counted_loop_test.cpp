@@ -170,6 +170,20 @@ TEST_CASE("A state that stays may have a name outside that the body gives to a s
   }
 }
 
+TEST_CASE("Loops beside each other may have the same names inside") {
+  GraphBuilder graph = sums("sum", "k");
+  onnx::NodeProto second = graph.graph.node(graph.graph.node_size() - 1);
+  second.set_input(3, "S");
+  for (int i = 0; i < second.output_size(); ++i) second.set_output(i, "second " + second.output(i));
+  *graph.graph.add_node() = second;
+  graph.output("second S");
+  const Program program = parse(graph);
+  const RunResult result = testing::run_fifo(
+      run(program, Feeds{{"n", Tensor::scalar<std::int64_t>(3)}, {"a", Tensor::scalar(0.5F)}, {"h", Tensor::scalar(10.0F)}}));
+  CHECK(result["S"].tensor().item() == 11.5);
+  CHECK(result["second S"].tensor().item() == 13.0);
+}
+
 TEST_CASE("A loop within a loop is read anew where a state of the outer one grows") {
   GraphBuilder inner;
   inner.input("inner count", {}, onnx::TensorProto::INT64).input("inner go", {}, onnx::TensorProto::BOOL);
