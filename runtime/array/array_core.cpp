@@ -235,12 +235,13 @@ bool ArrayCore::write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, 
   if (appended) index = size_;
   check_write(index, value);
   check_value(index, value);
+  const bool fits = kind_ != Kind::window || index - base_ < room();
+  if (fits) slots_.try_emplace(index);  // memory that runs out leaves no gap, which an append would skip
   take_type(value.dtype(), value.dims());
   value.tensor().storage()->freeze();
   value.tensor().ready().expect();  // readers come later, when the writer's stream is at other slots
   if (writer != nullptr) writer->last = index;
   size_ = std::max(size_, index + 1);
-  const bool fits = kind_ != Kind::window || index - base_ < room();
   if (fits && !is_rendezvous()) {
     place(index, std::move(value), wakeups);
     return true;

@@ -1,12 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/array/slot_waits.h>
 
+#include <new>
+
 #include <millrace/runtime/task/task_info.h>
 
 namespace millrace {
 namespace {
 
 bool is_window(const detail::ArrayCore& core) { return core.kind() == detail::ArrayCore::Kind::window; }
+
+/// Whether the reader need not wait. One for whose place in the array there is no memory does not: its error is in `refused`.
+bool is_ready(detail::ArrayCore& core, detail::ArrayWaiter& reader) noexcept {
+  try {
+    return core.arm(reader);
+  } catch (const std::bad_alloc&) {
+    reader.refused = std::current_exception();
+    return true;
+  }
+}
 
 }  // namespace
 
@@ -20,12 +32,13 @@ SlotRead::SlotRead(std::shared_ptr<detail::ArrayCore> core, SlotValue value) : c
   index = -1;
 }
 
-Wait::Armed SlotRead::arm() noexcept { return boot_ || core_->arm(*this) ? Armed::ready : Armed::waiting; }
+Wait::Armed SlotRead::arm() noexcept { return boot_ || is_ready(*core_, *this) ? Armed::ready : Armed::waiting; }
 
 std::string SlotRead::describe() const { return "slot " + std::to_string(index) + " of " + core_->to_string(); }
 
 SlotValue SlotRead::await_resume() {
   Wait::await_resume();
+  if (refused) rethrow_own(refused);
   if (boot_) return std::move(*boot_);
   return SlotValue(core_->take(index, &task()), core_->order(), index);
 }
@@ -38,13 +51,14 @@ SlotHas::SlotHas(std::shared_ptr<detail::ArrayCore> core, std::int64_t slot) : c
 
 Wait::Armed SlotHas::arm() noexcept {
   const bool sized = core_->kind() == detail::ArrayCore::Kind::fixed;  // its size is no question of time
-  return sized || core_->arm(*this) ? Armed::ready : Armed::waiting;
+  return sized || is_ready(*core_, *this) ? Armed::ready : Armed::waiting;
 }
 
 std::string SlotHas::describe() const { return "slot " + std::to_string(index) + ", or the end, of " + core_->to_string(); }
 
 bool SlotHas::await_resume() {
   Wait::await_resume();
+  if (refused) rethrow_own(refused);
   return core_->exists(index, &task());
 }
 

@@ -4,6 +4,7 @@
 #include <millrace/runtime/trace/tracer.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <millrace/runtime/lowering/passes.h>
 #include <millrace/tensor/device.h>
@@ -93,8 +94,9 @@ void StepRunner::run(std::span<const RowView> inputs, std::span<const RowView> o
   stream.enqueue([&](ThreadTeam& team) {
     const std::int64_t pieces = std::clamp<std::int64_t>(rows / rows_of_thread, 1, team.size());
     while (std::cmp_less(rooms_.size(), pieces)) {
-      rooms_.push_back(std::make_unique<Room>());
-      rooms_.back()->workspace.resize(static_cast<std::size_t>(kernel_->plan().workspace_bytes()) + 64);
+      auto room = std::make_unique<Room>();  // whole, or there is none: memory may run out
+      room->workspace.resize(static_cast<std::size_t>(kernel_->plan().workspace_bytes()) + 64);
+      rooms_.push_back(std::move(room));
     }
     team.parallel(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t piece = begin; piece < end; ++piece) {

@@ -17,7 +17,7 @@ void grow_for_one_more(std::vector<T>& list, std::size_t wanted) {
 }  // namespace
 
 Batcher::Batcher(std::shared_ptr<const Recurrence> recurrence, std::size_t max_rows)
-    : recurrence_(std::move(recurrence)), max_rows_(std::max<std::size_t>(max_rows, 1)) {}
+    : recurrence_(std::move(recurrence)), max_rows_(std::max<std::size_t>(max_rows, 1)), row_(recurrence_->outputs.size()) {}
 
 LiveId Batcher::open(std::vector<RowSource*> sources, Sink& sink, std::vector<Tensor> given, LiveOrigin from) {
   if (const std::size_t wanted = first_source(recurrence_->boundaries.size()); sources.size() != wanted)
@@ -88,20 +88,30 @@ void Batcher::cross(LiveId id, std::size_t boundary) {
     if (sequence.sources[first + i]->rows() == 0)
       throw ArgumentError("batcher: expected a row of '" + recurrence_->boundaries[boundary].inputs[i].name + "', found none");
   if (!settled(id) || sequence.over) throw ArgumentError("batcher: expected a sequence that has settled");
-  sequence.crossing = static_cast<std::int32_t>(boundary);
-  review(sequence);
+  review_crossing(sequence, static_cast<std::int32_t>(boundary));
+}
+
+/// Where there is no memory, nothing has changed.
+void Batcher::review_crossing(Sequence& sequence, std::int32_t crossing) {
+  sequence.crossing = crossing;
+  try {
+    review(sequence);
+  } catch (...) {
+    sequence.crossing = no_crossing;
+    throw;
+  }
 }
 
 void Batcher::save(LiveId id) {
   Sequence& sequence = sequences_.at(id);
   if (!settled(id) || sequence.over) throw ArgumentError("batcher: expected a sequence that has settled");
-  sequence.crossing = saving;
-  review(sequence);
+  review_crossing(sequence, saving);
 }
 
 void Batcher::restart(LiveId id, std::vector<RowSource*> sources, std::vector<Tensor> given) {
   Sequence& sequence = sequences_.at(id);
   if (sequence.out) throw ArgumentError("batcher: expected a sequence that has settled or drained");
+  grow_for_one_more(starts_, starts_.size() + 1);
   sequence.sources = OneOrMany(std::move(sources));
   sequence.seq = 0;
   sequence.over = false;
@@ -311,9 +321,15 @@ void Batcher::tell(LiveId id, Tell tell_sink) {
 
 void Batcher::finish(const TickResult& result) {
   tick_out_ = false;
-  finish_rows(result);
-  for (std::size_t n = 0; n < crossing_out_.size(); ++n) finish_crossing(result.crossed.at(n), crossing_out_[n]);
-  for (std::size_t n = 0; n < saving_out_.size(); ++n) finish_save(result.saved.at(n), saving_out_[n]);
+  if (result.error != nullptr) {
+    for (const auto* list : {&out_, &crossing_out_, &saving_out_})
+      for (const LiveId id : *list)
+        if (Sequence* const sequence = came_back(id)) fail(*sequence, sequence->seq, result.error);
+  } else {
+    finish_rows(result);
+    for (std::size_t n = 0; n < crossing_out_.size(); ++n) finish_crossing(result.crossed.at(n), crossing_out_[n]);
+    for (std::size_t n = 0; n < saving_out_.size(); ++n) finish_save(result.saved.at(n), saving_out_[n]);
+  }
   out_.clear();
   crossing_out_.clear();
   saving_out_.clear();
@@ -321,7 +337,6 @@ void Batcher::finish(const TickResult& result) {
 
 void Batcher::finish_rows(const TickResult& result) {
   auto failure = result.failures.begin();
-  row_.resize(result.outputs.size());
   for (std::size_t row = 0; row < out_.size(); ++row) {
     const bool good = failure == result.failures.end() || failure->row != row;
     const std::exception_ptr error = good ? nullptr : (failure++)->error;

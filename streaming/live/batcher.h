@@ -126,6 +126,7 @@ class Batcher {
   bool can_step(const Sequence& sequence) const;
   void release(Slot slot);
   void review(Sequence& sequence);
+  void review_crossing(Sequence& sequence, std::int32_t crossing);
   using Ready = std::pmr::set<LiveId>;  // in the order of opening, so that ticks do not depend on hashes or addresses
   void wait_in(Sequence& sequence, Sequence::Queue queue);
   void choose();

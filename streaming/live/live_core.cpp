@@ -60,12 +60,6 @@ LivePlace::Options place_of(Runtime& runtime, const LiveOptions& options) {
 LiveCore::LiveCore(Runtime& on, std::shared_ptr<const Recurrence> recurrence, LiveOptions how)
     : LivePlace(recurrence, place_of(on, how)), runtime(on), options(std::move(how)), recurrence_(std::move(recurrence)) {}
 
-std::size_t LiveCore::output_count() const noexcept {
-  std::size_t count = recurrence_->outputs.size();
-  for (const Recurrence::Boundary& boundary : recurrence_->boundaries) count += boundary.outputs.size();
-  return count;
-}
-
 const StateSeal& LiveCore::seal() {
   std::call_once(seal_made_,
                  [this] { seal_ = std::make_unique<StateSeal>(recurrence_, options.state_key ? *options.state_key : StateKey::random()); });
@@ -117,10 +111,18 @@ void LiveCore::try_again() noexcept {
   retrying_ = false;
   if (!std::exchange(reviewing_, false)) return;
   for (const auto& [id, session] : sessions) try {
-      if (!session->ended) session->fed();
+      if (session->ended) continue;
+      session->notify();  // a push may wait for memory
+      session->fed();
     } catch (const std::bad_alloc&) {
       review_later();
     }
+}
+
+std::size_t output_count(const Recurrence& recurrence) noexcept {
+  std::size_t count = recurrence.outputs.size();
+  for (const Recurrence::Boundary& boundary : recurrence.boundaries) count += boundary.outputs.size();
+  return count;
 }
 
 std::exception_ptr cancelled(const LiveSessionState& session, const char* why) noexcept {
@@ -156,7 +158,7 @@ void LiveCore::shut_down() noexcept {
 // ---- A session ----
 
 LiveSessionState::LiveSessionState(std::shared_ptr<LiveCore> of, std::string called, SavedState from)
-    : core(std::move(of)), name(std::move(called)), outputs(core->output_count()), from_(std::move(from)) {}
+    : core(std::move(of)), name(std::move(called)), outputs(output_count(core->recurrence())), from_(std::move(from)) {}
 
 /// One that nobody has a handle of any more.
 LiveSessionState::~LiveSessionState() {
@@ -226,6 +228,8 @@ void LiveSessionState::check_may_fit(std::size_t index, std::size_t bytes) const
                   "them piece by piece",
                   label(), input(index, level).name, most, core->options.queued_in, bytes / row));
 }
+
+void LiveSessionState::reserve(std::size_t index, std::size_t bytes) { sources()[index]->reserve(std::min(bytes, room(index))); }
 
 std::size_t LiveSessionState::feed(std::size_t index, std::span<const std::byte> bytes) {
   const std::size_t taken = sources()[index]->feed(bytes.first(std::min(bytes.size(), room(index))));
@@ -310,18 +314,21 @@ void LiveSessionState::keep(std::size_t first, Row row) {
   notify();
 }
 
-std::vector<LiveSessionState::Rows> LiveSessionState::take() {
-  std::vector<Rows> taken(outputs.size());
-  taken.swap(outputs);
+void LiveSessionState::take(std::vector<Rows>& into) noexcept {
+  into.swap(outputs);
   results = 0;
   const bool held_up = std::exchange(waiting_bytes, 0) > core->options.queued_out;
   if (ended) {
     if (!news.empty()) core->ready.insert(std::move(news));
-  } else {
-    forget_news(false);
-    if (held_up) core->batcher().allow(id(), true);
+    return;
   }
-  return taken;
+  forget_news(false);
+  if (!held_up) return;
+  try {
+    core->batcher().allow(id(), true);
+  } catch (const std::bad_alloc&) {  // it may step
+    core->review_later();
+  }
 }
 
 void LiveSessionState::notify() noexcept {
@@ -381,7 +388,14 @@ void LiveSessionState::on_begun_anew() {
 
 /// A save that was cancelled leaves no state.
 void LiveSessionState::on_saved(std::vector<Tensor> states) {
-  if (end_begun_mark()) saved_ = state_with(std::move(states));
+  if (begun_mark) {
+    try {
+      saved_ = state_with(std::move(states));
+    } catch (const std::bad_alloc&) {
+      refused = std::current_exception();
+    }
+  }
+  end_begun_mark();
   notify();
   advance();
 }

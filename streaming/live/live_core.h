@@ -73,7 +73,6 @@ class LiveCore final : public LivePlace, public std::enable_shared_from_this<Liv
   /// Waits for the tick that is out; nothing lives afterwards.
   void shut_down() noexcept;
   const Recurrence& recurrence() const noexcept { return batcher().recurrence(); }
-  std::size_t output_count() const noexcept;
   /// By which states leave the process; made when it is first asked for. Without the mutex. UnsupportedError without the part openssl.
   const StateSeal& seal();
 
@@ -142,8 +141,11 @@ class LiveSessionState final : public LiveSequence, public std::enable_shared_fr
   void check_may_fit(std::size_t input, std::size_t bytes) const;
   /// Whole rows of an input, as many as there is room for; how many bytes that were.
   std::size_t feed(std::size_t input, std::span<const std::byte> bytes);
+  /// `feed` of so many bytes asks for no memory then.
+  void reserve(std::size_t input, std::size_t bytes);
   void end_with(std::exception_ptr why) noexcept;
-  std::vector<Rows> take();
+  /// Into as many as there are outputs, which are empty.
+  void take(std::vector<Rows>& into) noexcept;
   /// The state that a completed save left.
   SavedState take_saved();
   /// Something that its reader, or that of the model, wants to know.
@@ -193,6 +195,9 @@ class LiveSessionState final : public LiveSequence, public std::enable_shared_fr
   std::optional<SavedState> from_;   // until it begins
   std::optional<SavedState> saved_;  // until it is taken
 };
+
+/// Outputs of a step, and of all boundaries.
+std::size_t output_count(const Recurrence& recurrence) noexcept;
 
 /// CancelledError with the session's label and `why`; without them where there is no memory for the text.
 std::exception_ptr cancelled(const LiveSessionState& session, const char* why) noexcept;

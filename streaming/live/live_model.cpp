@@ -19,6 +19,7 @@ using detail::cancelled;
 using detail::LiveCore;
 using detail::LiveSessionState;
 using detail::LiveSignal;
+using detail::output_count;
 using Core = std::shared_ptr<LiveCore>;
 using Sequence = std::shared_ptr<LiveSessionState>;
 using Mark = LiveSessionState::Mark;
@@ -135,14 +136,38 @@ Piece piece_of(const LiveSessionState& sequence, const std::string& name, const 
   return piece;
 }
 
+std::span<const std::byte> left_of(const Piece& piece) {
+  return std::span<const std::byte>(static_cast<const std::byte*>(piece.rows.raw()), piece.rows.bytes()).subspan(piece.taken);
+}
+
+/// Memory is asked for before any input takes rows: std::bad_alloc changes nothing.
 bool feed(LiveSessionState& sequence, std::vector<Piece>& pieces) {
+  for (const Piece& piece : pieces) sequence.reserve(piece.input, left_of(piece).size());
   bool all = true;
   for (Piece& piece : pieces) {
-    const std::span<const std::byte> bytes(static_cast<const std::byte*>(piece.rows.raw()), piece.rows.bytes());
-    if (piece.taken < bytes.size()) piece.taken += sequence.feed(piece.input, bytes.subspan(piece.taken));
-    all = all && piece.taken == bytes.size();
+    const std::span<const std::byte> bytes = left_of(piece);
+    if (!bytes.empty()) piece.taken += sequence.feed(piece.input, bytes);
+    all = all && left_of(piece).empty();
   }
   return all;
+}
+
+/// The same behind others that were queued: where there is no memory, it is tried again for some seconds. Then the session ends with the error, since nobody
+/// could tell which rows it took.
+bool feed_more(LiveSessionState& sequence, std::vector<Piece>& pieces, int& starved) {
+  constexpr int most = 500;
+  try {
+    return feed(sequence, pieces);
+  } catch (const std::bad_alloc&) {
+    const bool begun = std::any_of(pieces.begin(), pieces.end(), [](const Piece& piece) { return piece.taken > 0; });
+    if (!begun) throw;
+    if (++starved > most) {
+      sequence.end_with(std::current_exception());
+      throw;
+    }
+    sequence.core->review_later();
+    return false;
+  }
 }
 
 task<void> say_rows(Sequence sequence, LiveRows rows) {
@@ -155,12 +180,14 @@ task<void> say_rows(Sequence sequence, LiveRows rows) {
     pieces.push_back(piece_of(*sequence, name, value.tensor()));
   }
   std::uint64_t seen = 0;
+  int starved = 0;
   for (;;) {
     {
       const LiveCore::Locked lock(*sequence->core);
       sequence->check_goes_on();
       sequence->core->prompt = true;
-      if (!sequence->begins_anew() && feed(*sequence, pieces)) co_return;  // rows behind a reset that was cancelled wait for it
+      if (!sequence->begins_anew() && feed_more(*sequence, pieces, starved))
+        co_return;  // rows behind a reset that was cancelled wait for it
       seen = sequence->signal.version();
     }
     LiveSignal::SignalWait wait(sequence->core->mutex, sequence->signal, seen);
@@ -269,8 +296,21 @@ task<void> push_alone(Sequence sequence, LiveRows rows) {
     task<void> checks = check_deep(sequence, &rows, depth);
     co_await std::move(checks);
   }
-  task<void> work = say_all(sequence, std::move(rows));
-  co_await std::move(work);
+  // Of inner sequences, some may have been said then, others not: nobody could go on from there.
+  const auto end_deep = [&sequence, deep = depth_of(rows) > 0] {
+    const LiveCore::Locked lock(*sequence->core);
+    if (deep) sequence->end_with(std::current_exception());
+  };
+  try {
+    task<void> work = say_all(sequence, std::move(rows));
+    co_await std::move(work);
+  } catch (const std::bad_alloc&) {
+    end_deep();
+    throw;
+  } catch (const OutOfMemoryError&) {
+    end_deep();
+    throw;
+  }
 }
 
 task<void> mark_alone(Sequence sequence, Mark mark) {
@@ -328,6 +368,8 @@ task<Sequence> fork_of(Sequence sequence) {
 
 // ---- Results ----
 
+using Waiting = std::vector<LiveSessionState::Rows>;
+
 /// The outputs of a recurrence, in the order in which a sequence keeps them.
 template <class F>
 void each_output(const Recurrence& recurrence, F&& f) {
@@ -337,131 +379,154 @@ void each_output(const Recurrence& recurrence, F&& f) {
     for (const Recurrence::Output& output : boundary.outputs) f(index++, output, false);
 }
 
-/// Rows of several sequences, one behind the other.
-LiveRows joined(const Recurrence& recurrence, const std::vector<std::vector<LiveSessionState::Rows>>& all) {
-  LiveRows made;
-  each_output(recurrence, [&](std::size_t index, const Recurrence::Output& output, bool of_step) {
-    LoD::Level lengths;
-    std::int64_t total = 0;
-    for (const auto& one : all) total += lengths.emplace_back(one[index].count);
-    if (total == 0 && !of_step) return;
-    Tensor rows(output.dtype, output.row.inserted(0, total));
-    rows.storage()->mark_written();
-    auto* to = static_cast<char*>(rows.raw_mutable());
-    for (const auto& one : all) to = std::copy(one[index].bytes.begin(), one[index].bytes.end(), to);
-    made.emplace(output.name, LoDTensor(std::move(rows), LoD::from_lengths({lengths})));
-  });
-  return made;
-}
-
-/// Rows of one sequence.
-std::vector<Tensor> tensors_of(const Recurrence& recurrence, const std::vector<LiveSessionState::Rows>& taken) {
-  std::vector<Tensor> made(taken.size());
+/// One tensor per output, with memory for the rows that `waiting` sequences have together: `joined_into` needs none.
+std::vector<Tensor> room_for(const Recurrence& recurrence, const std::vector<const Waiting*>& waiting) {
+  std::vector<Tensor> made(output_count(recurrence));
   each_output(recurrence, [&](std::size_t index, const Recurrence::Output& output, bool) {
-    const LiveSessionState::Rows& from = taken[index];
-    Tensor rows(output.dtype, output.row.inserted(0, from.count));
-    rows.storage()->mark_written();
-    if (!from.bytes.empty()) std::memcpy(rows.raw_mutable(), from.bytes.data(), from.bytes.size());
-    made[index] = std::move(rows);
+    std::int64_t total = 0;
+    for (const Waiting* one : waiting) total += (*one)[index].count;
+    made[index] = Tensor(output.dtype, output.row.inserted(0, total));
+    made[index].storage()->mark_written();
   });
   return made;
 }
 
-/// The same by the names of the outputs; of inner sequences those that have closed.
-LiveRows rows_by_name(const Recurrence& recurrence, const std::vector<LiveSessionState::Rows>& taken) {
-  std::vector<Tensor> rows = tensors_of(recurrence, taken);
+/// Rows of several sequences, one behind the other.
+void joined_into(const std::vector<Tensor>& made, std::span<const Waiting> taken) noexcept {
+  for (std::size_t index = 0; index < made.size(); ++index) {
+    auto* to = static_cast<char*>(made[index].raw_mutable());
+    for (const Waiting& one : taken) to = std::copy(one[index].bytes.begin(), one[index].bytes.end(), to);
+  }
+}
+
+/// Rows of one sequence by the names of the outputs; of inner sequences those that have closed.
+LiveRows rows_by_name(const Recurrence& recurrence, const std::vector<Tensor>& rows) {
   LiveRows made;
   each_output(recurrence, [&](std::size_t index, const Recurrence::Output& output, bool of_step) {
-    if (of_step || taken[index].count > 0) made.emplace(output.name, std::move(rows[index]));
+    if (of_step || rows[index].dim(0) > 0) made.emplace(output.name, rows[index]);
+  });
+  return made;
+}
+std::vector<Tensor> rows_in_order(const Recurrence&, const std::vector<Tensor>& rows) { return rows; }
+
+/// The same of several sequences, which a level of LoD tells apart.
+LiveRows batch_by_name(const Recurrence& recurrence, const std::vector<Tensor>& rows, const std::vector<const Waiting*>& waiting) {
+  LiveRows made;
+  each_output(recurrence, [&](std::size_t index, const Recurrence::Output& output, bool of_step) {
+    if (rows[index].dim(0) == 0 && !of_step) return;
+    LoD::Level lengths;
+    for (const Waiting* one : waiting) lengths.push_back((*one)[index].count);
+    made.emplace(output.name, LoDTensor(rows[index], LoD::from_lengths({lengths})));
   });
   return made;
 }
 
-/// `next` where it need not wait: sets `taken`, or to nothing at the end. Else false, and `waits(sequence)` is called under the lock.
-template <class Waits>
-bool take_next(LiveSessionState& sequence, std::optional<std::vector<LiveSessionState::Rows>>& taken, Waits waits) {
+/// `next` where it need not wait: sets `made`, by `convert`, or to nothing at the end. Else false, and `waits(sequence)` is called under the lock.
+/// Memory is asked for before the rows are taken, so that none is lost where there is none.
+template <class T, class Convert, class Waits>
+bool take_next(LiveSessionState& sequence, std::optional<T>& made, Convert convert, Waits waits) {
   LiveCore& core = *sequence.core;
-  const LiveCore::Locked lock(core);
-  if (sequence.results > 0) {
-    taken.emplace(sequence.take());
-    return true;
+  std::vector<Tensor> rows;
+  Waiting taken;
+  {
+    const LiveCore::Locked lock(core);
+    if (sequence.results > 0) {
+      rows = room_for(core.recurrence(), {&sequence.outputs});
+      std::optional<T> converted(convert(core.recurrence(), rows));
+      taken.resize(sequence.outputs.size());
+      sequence.take(taken);
+      made.swap(converted);
+    } else if (!sequence.ended) {
+      waits(sequence);
+      return false;
+    } else {
+      sequence.forget_news(true);
+      core.changed.raise(core.woken);
+      if (sequence.error != nullptr) rethrow_own(sequence.error);
+      made.reset();
+      return true;
+    }
   }
-  if (!sequence.ended) {
-    waits(sequence);
-    return false;
-  }
-  sequence.forget_news(true);
-  core.changed.raise(core.woken);
-  if (sequence.error != nullptr) rethrow_own(sequence.error);
-  taken.reset();
+  joined_into(rows, {&taken, 1});
   return true;
 }
 
 task<std::optional<LiveRows>> next_of(Sequence sequence) {
-  std::optional<std::vector<LiveSessionState::Rows>> taken;
+  std::optional<LiveRows> made;
   std::uint64_t seen = 0;
-  while (!take_next(*sequence, taken, [&seen](LiveSessionState& of) { seen = of.signal.version(); })) {
+  while (!take_next(*sequence, made, &rows_by_name, [&seen](LiveSessionState& of) { seen = of.signal.version(); })) {
     LiveSignal::SignalWait wait(sequence->core->mutex, sequence->signal, seen);
     co_await wait;
   }
-  std::optional<LiveRows> made;
-  if (taken) made = rows_by_name(sequence->core->recurrence(), *taken);
   co_return std::move(made);
 }
 
 /// `try_next`: `convert` makes the caller's values of the rows.
 template <class T, class Convert>
 bool take_at_once(LiveSessionState& sequence, std::optional<T>& made, const std::shared_ptr<LiveReader>& reader, Convert convert) {
-  std::optional<std::vector<LiveSessionState::Rows>> taken;
-  const auto wait = [&reader](LiveSessionState& of) {
+  return take_next(sequence, made, convert, [&reader](LiveSessionState& of) {
     if (reader != nullptr) of.reader = std::list{reader};
-  };
-  if (!take_next(sequence, taken, wait)) return false;
-  made.reset();
-  if (taken) made.emplace(convert(sequence.core->recurrence(), std::move(*taken)));
-  return true;
+  });
 }
 
-/// Takes the results that are ready of all sequences; under the lock.
-std::vector<std::vector<LiveSessionState::Rows>> take_ready(LiveCore& core, LiveBatch& batch) {
-  std::vector<std::vector<LiveSessionState::Rows>> all;
-  while (!core.ready.empty()) {
-    const LiveId id = *core.ready.begin();
-    const auto found = core.sessions.find(id);
+/// Sequences of which something is to be told.
+struct Ready {
+  LiveBatch batch;
+  std::vector<LiveSessionState*> with_rows;
+  std::vector<LiveSessionState*> others;
+  std::vector<Waiting> taken;  // from those with rows
+  std::vector<Tensor> rows;
+};
+
+/// Takes the results that are ready of all sequences; under the lock. Memory is asked for before the first of them changes.
+void take_ready(LiveCore& core, Ready& ready) {
+  std::vector<const Waiting*> waiting;
+  for (auto at = core.ready.begin(); at != core.ready.end();) {
+    const auto found = core.sessions.find(*at);
     if (found == core.sessions.end()) {
-      core.ready.erase(id);
+      at = core.ready.erase(at);
       continue;
     }
+    ++at;
     LiveSessionState& sequence = *found->second;
     if (sequence.results > 0) {
-      batch.ids.push_back(id);
-      all.push_back(sequence.take());
+      ready.batch.ids.push_back(sequence.id());
+      waiting.push_back(&sequence.outputs);
+      ready.taken.emplace_back(sequence.outputs.size());
     }
-    if (sequence.ended) {
-      if (sequence.error == nullptr)
-        batch.ended.push_back(id);
-      else
-        batch.failed.emplace_back(id, sequence.error);
-    }
-    sequence.forget_news(sequence.ended);
+    (sequence.results > 0 ? ready.with_rows : ready.others).push_back(&sequence);
+    if (!sequence.ended) continue;
+    if (sequence.error == nullptr)
+      ready.batch.ended.push_back(sequence.id());
+    else
+      ready.batch.failed.emplace_back(sequence.id(), sequence.error);
   }
-  return all;
+  if (ready.with_rows.empty() && ready.others.empty()) return;
+  ready.rows = room_for(core.recurrence(), waiting);
+  ready.batch.outputs = batch_by_name(core.recurrence(), ready.rows, waiting);
+  for (LiveSessionState* sequence : ready.others) sequence->forget_news(sequence->ended);
+  for (std::size_t i = 0; i < ready.with_rows.size(); ++i) {
+    LiveSessionState& sequence = *ready.with_rows[i];
+    const bool told = sequence.ended;  // with room for results a sequence may end here
+    sequence.take(ready.taken[i]);
+    if (told) sequence.forget_news(true);
+  }
 }
 
 task<std::optional<LiveBatch>> next_of_all(Core core) {
   std::uint64_t seen = 0;
   for (;;) {
-    LiveBatch batch;
-    std::vector<std::vector<LiveSessionState::Rows>> taken;
+    Ready ready;
     {
       const LiveCore::Locked lock(*core);
-      taken = take_ready(*core, batch);
-      if (taken.empty() && batch.ended.empty() && batch.failed.empty() && core->sessions.empty()) co_return std::nullopt;
+      const bool none = core->sessions.empty();
+      take_ready(*core, ready);
+      if (none) co_return std::nullopt;
       seen = core->changed.version();
     }
-    if (!taken.empty() || !batch.ended.empty() || !batch.failed.empty()) {
-      batch.outputs = joined(core->recurrence(), taken);
-      co_return std::optional<LiveBatch>(std::move(batch));
+    if (!ready.batch.ids.empty() || !ready.batch.ended.empty() || !ready.batch.failed.empty()) {
+      joined_into(ready.rows, ready.taken);
+      co_return std::optional<LiveBatch>(std::move(ready.batch));
     }
     LiveSignal::SignalWait wait(core->mutex, core->changed, seen);
     co_await wait;
@@ -582,8 +647,13 @@ task<void> push_each(Scope& scope, std::vector<Sequence> sequences, LiveRows row
           fmt::format("live model, input '{}': expected {} sequences, one for each session, found {}", name, sequences.size(), own.size()));
     for (std::size_t i = 0; i < own.size(); ++i) pieces[i].emplace(name, std::move(own[i]));
   }
-  for (std::size_t i = 0; i < sequences.size(); ++i)
-    scope.spawn(push_beside(sequences[i], std::move(pieces[i]), failures, i), "push of a live session");
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    try {
+      scope.spawn(push_beside(sequences[i], std::move(pieces[i]), failures, i), "push of a live session");
+    } catch (const std::bad_alloc&) {
+      failures->at(i) = std::current_exception();
+    }
+  }
   co_return;
 }
 
@@ -714,7 +784,7 @@ bool LiveSession::try_next(std::optional<LiveRows>& made, const std::shared_ptr<
   return take_at_once(state(), made, reader, &rows_by_name);
 }
 bool LiveSession::try_next(std::optional<std::vector<Tensor>>& made, const std::shared_ptr<LiveReader>& reader) const {
-  return take_at_once(state(), made, reader, &tensors_of);
+  return take_at_once(state(), made, reader, &rows_in_order);
 }
 task<void> LiveSession::open_level(int level, Limit deadline) const { return marked(present(), Mark::Kind::open, level, deadline); }
 task<void> LiveSession::close_level(int level, Limit deadline) const { return marked(present(), Mark::Kind::close, level, deadline); }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include <millrace/tensor/recovery.h>
@@ -18,15 +19,26 @@ LivePlace::LivePlace(const std::shared_ptr<const Recurrence>& recurrence, Option
       slab_(recurrence, options_.device, options_.backend),
       worker_(options_.worker ? std::exchange(options_.worker, nullptr) : std::make_shared<ThreadExecutor>(1)) {}
 
+/// A tick for which there is no memory is tried again: nothing of it was done, and its rows and starts are nowhere else.
+void LivePlace::step_tick() {
+  for (;;) {
+    try {
+      return slab_.run(tick_, result_, options_.tracer);
+    } catch (const std::bad_alloc&) {
+      if (stopped_) throw;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 void LivePlace::run_tick() noexcept {
   const auto begun = Clock::now();
   try {
-    slab_.run(tick_, result_, options_.tracer);
+    step_tick();
     if (options_.behind_tick && result_.failures.empty() && !result_.lost)
       if (std::shared_ptr<const Recurrence> changed = options_.behind_tick(tick_)) slab_.renew_weights(std::move(changed));
   } catch (...) {
-    // Not a step's error (those are in the result) but the tick's own, such as memory that ran out: it is every row's.
-    result_ = TickResult::failed(tick_, std::current_exception());
+    result_.error = std::current_exception();  // not a step's error (those are in the result) but the tick's own: it is every row's
   }
   seconds_ = std::chrono::duration<double>(Clock::now() - begun).count();
   state_bytes_out_ = slab_.bytes();  // here, where nobody else is at the slab
@@ -42,6 +54,8 @@ void LivePlace::pump() {
   try {
     batcher_.take(tick_);
   } catch (const std::bad_alloc&) {
+    return starved();
+  } catch (const OutOfMemoryError&) {  // of the inputs
     return starved();
   }
   const auto since = std::exchange(waiting_since_, {});

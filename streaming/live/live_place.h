@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <functional>
@@ -72,7 +73,7 @@ class LivePlace {
   virtual void tick_done() noexcept = 0;
   /// No other tick followed the last; the place was lost.
   virtual void became_idle() {}
-  /// Rows wait, and no memory is left for their tick: called while that std::bad_alloc is handled, which goes on to the caller of `pump` by default.
+  /// Rows wait, and no memory is left for their tick: called while that std::bad_alloc or OutOfMemoryError is handled, which goes on to the caller of `pump` by default.
   virtual void starved() { throw; }
   virtual void became_lost() {}
 
@@ -99,6 +100,7 @@ class LivePlace {
     LivePlace& place_;
   };
 
+  void step_tick();
   void run_tick() noexcept;
   void count_tick();
   void count_cost(double seconds);
@@ -119,7 +121,7 @@ class LivePlace {
   std::size_t state_bytes_ = 0;
   std::chrono::steady_clock::time_point waiting_since_{};  // of the row that waits longest for a tick; the epoch while none does
   bool finishing_ = false;
-  bool stopped_ = false;
+  std::atomic<bool> stopped_ = false;
   std::shared_ptr<ThreadExecutor> worker_;
 };
 

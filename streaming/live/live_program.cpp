@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -36,8 +37,7 @@ task<std::optional<LoDTensor>> value_of(TensorArray array, std::int64_t index, s
     }
     SlotRead read = array.read(index);
     SlotValue found = co_await read;
-    LoDTensor made = found;
-    value->emplace(std::move(made));
+    value->emplace(std::move(found));  // a copy might find no memory, and the array has it no more
   }
   const Point point = (*value)->ready();
   co_await ready(point);
@@ -64,7 +64,7 @@ class LiveProgram::State {
     TensorArray array;
     std::optional<ArrayWriter> feeder{};  // of a live input
     std::int64_t next = 0;
-    Slots returned{};  // slots whose reader was cancelled: the next calls read them first
+    Slots returned{};  // slots whose reader was cancelled or found no memory: the next calls read them first
     bool written = false;
     std::optional<int> levels{};  // of LoD, where the program declares what a slot of a live input is
   };
@@ -74,7 +74,10 @@ class LiveProgram::State {
    public:
     explicit Reading(State& state, Open& open) : state_(state), open_(open) {
       const std::lock_guard lock(state_.mutex);
-      if (open_.returned.empty()) open_.returned.emplace(open_.next++, std::nullopt);
+      if (open_.returned.empty()) {
+        open_.returned.emplace(open_.next, std::nullopt);
+        ++open_.next;
+      }
       slot_ = open_.returned.extract(open_.returned.begin());
     }
     ~Reading() {
@@ -178,7 +181,7 @@ class LiveProgram::State {
     }
   }
 
-  /// Gives the next slot of an output array. When it is cancelled, the call behind it reads the same slot.
+  /// Gives the next slot of an output array. When it is cancelled or runs out of memory, the call behind it reads the same slot.
   static task<std::optional<LoDTensor>> read_next(std::shared_ptr<State> state, Open* open, Point ended) {
     TaskInfo& me = co_await this_task::info();
     const ExternalHold hold(me.run());
@@ -188,6 +191,8 @@ class LiveProgram::State {
       task<std::optional<LoDTensor>> work = value_of(open->array, reading.index(), &reading.value(), ended);
       std::optional<LoDTensor> value = co_await std::move(work);
       made = std::move(value);
+    } catch (const std::bad_alloc&) {
+      throw;
     } catch (...) {
       if (!me.cancelled()) reading.give();
       throw;

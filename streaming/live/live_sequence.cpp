@@ -140,14 +140,19 @@ void LiveSequence::drained() {
   on_drained(anew);
   if (!anew || over_) return;
   verb_ = Verb::none;
-  if (!rare_) rare_ = std::make_unique<Rare>();
+  try {
+    if (!rare_) rare_ = std::make_unique<Rare>();
+    Sources fresh;
+    for (const auto& source : sources_) fresh.push_back(source->anew());
+    // The old sources go only when the batcher has the new ones.
+    const auto old = std::exchange(sources_, OneOrMany(std::move(fresh)));
+    batcher_->restart(id_, source_list(), rare_->given);
+  } catch (const std::bad_alloc&) {
+    // Its sources have ended, and no others are there: nothing could follow.
+    return on_failed(answered_, std::current_exception());
+  }
   rare_->answered_before += std::exchange(answered_, 0);
   rare_->closed.assign(rare_->closed.size(), 0);
-  Sources fresh;
-  for (const auto& source : sources_) fresh.push_back(source->anew());
-  // The old sources go only when the batcher has the new ones.
-  const auto old = std::exchange(sources_, OneOrMany(std::move(fresh)));
-  batcher_->restart(id_, source_list(), rare_->given);
   on_begun_anew();
 }
 

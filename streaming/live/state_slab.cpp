@@ -65,20 +65,12 @@ std::shared_ptr<Device> streams_of_its_own(std::shared_ptr<Device> device) {
 void TickResult::begin(const Tick& tick) {
   slots = tick.slots;
   failures.clear();
+  failures.reserve(tick.slots.size());
   crossed.clear();
   crossed.resize(tick.crossings.size());
   saved.clear();
   saved.resize(tick.saves.size());
-  lost = nullptr;
-}
-
-TickResult TickResult::failed(const Tick& tick, const std::exception_ptr& error) {
-  TickResult result;
-  result.slots = tick.slots;
-  for (std::size_t row = 0; row < tick.slots.size(); ++row) result.failures.push_back({row, error});
-  result.crossed.assign(tick.crossings.size(), {{}, error});
-  result.saved.assign(tick.saves.size(), {{}, error});
-  return result;
+  error = lost = nullptr;
 }
 
 StateSlab::StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device, Backend backend)
@@ -342,16 +334,29 @@ void StateSlab::cross(std::size_t boundary, const std::vector<const Tick::Crossi
   });
 }
 
-/// All crossings of a tick, those of one boundary together; when they fail together, each is tried alone.
-void StateSlab::cross(const Tick& tick, TickResult& result, Tracer* tracer) {
-  for (std::size_t boundary = 0; boundary < boundaries_.size(); ++boundary) {
-    std::vector<const Tick::Crossing*> all;
-    std::vector<TickResult::Crossed*> results;
+/// The crossings of a tick by their boundaries.
+struct StateSlab::Crossings {
+  struct Of {
+    std::vector<const Tick::Crossing*> all{};
+    std::vector<TickResult::Crossed*> results{};
+  };
+  std::vector<Of> boundaries;
+
+  Crossings(std::size_t count, const Tick& tick, TickResult& result) {
+    if (tick.crossings.empty()) return;
+    boundaries.resize(count);
     for (std::size_t n = 0; n < tick.crossings.size(); ++n) {
-      if (tick.crossings[n].boundary != boundary) continue;
-      all.push_back(&tick.crossings[n]);
-      results.push_back(&result.crossed[n]);
+      Of& of = boundaries.at(tick.crossings[n].boundary);
+      of.all.push_back(&tick.crossings[n]);
+      of.results.push_back(&result.crossed[n]);
     }
+  }
+};
+
+/// All crossings of a tick, those of one boundary together; when they fail together, each is tried alone.
+void StateSlab::cross(const Crossings& crossings, Tracer* tracer) {
+  for (std::size_t boundary = 0; boundary < crossings.boundaries.size(); ++boundary) {
+    const auto& [all, results] = crossings.boundaries[boundary];
     if (all.empty()) continue;
     try {
       cross(boundary, all, results, tracer);
@@ -502,13 +507,18 @@ void StateSlab::step(const std::vector<Slot>& slots, const std::vector<Tensor>& 
 void StateSlab::step_alone(const Tick& tick, TickResult& result, Tracer* tracer) {
   const auto rows = static_cast<std::int64_t>(tick.slots.size());
   result.outputs.clear();
-  for (const Recurrence::Output& output : recurrence_->outputs)
-    result.outputs.push_back(host_zeros(output.dtype, output.dims.inserted(0, rows)));
+  try {
+    for (const Recurrence::Output& output : recurrence_->outputs)
+      result.outputs.push_back(host_zeros(output.dtype, output.dims.inserted(0, rows)));
+  } catch (...) {
+    for (std::int64_t row = 0; row < rows; ++row) result.failures.push_back({static_cast<std::size_t>(row), std::current_exception()});
+    return;
+  }
   for (std::int64_t row = 0; row < rows; ++row) {
-    std::vector<Tensor> alone;
-    for (const Tensor& input : tick.inputs) alone.push_back(input.rows(row, row + 1));
     try {
       if (lost_) std::rethrow_exception(lost_);
+      std::vector<Tensor> alone;
+      for (const Tensor& input : tick.inputs) alone.push_back(input.rows(row, row + 1));
       std::vector<Tensor> outputs;
       step({tick.slots[static_cast<std::size_t>(row)]}, alone, outputs, tracer);
       for (std::size_t i = 0; i < outputs.size(); ++i) copy_row(outputs[i], result.outputs[i], row);
@@ -533,20 +543,27 @@ void StateSlab::run(const Tick& tick, TickResult& result, Tracer* tracer) {
 void StateSlab::run_to_end(const Tick& tick, TickResult& result, Tracer* tracer) {
   const TraceSpan span(tracer, "tick", "tick of " + std::to_string(tick.slots.size()), 0);
   result.begin(tick);
+  const Crossings crossings(boundaries_.size(), tick, result);
   if (!lost_) settle();
   if (!lost_) begin(tick.starts);
-  if (!lost_) cross(tick, result, tracer);
-  if (!lost_ && !tick.slots.empty()) {
-    try {
-      step(tick.slots, tick.inputs, result.outputs, tracer);
-    } catch (...) {
-      if (tick.slots.size() == 1) result.failures.push_back({0, std::current_exception()});
-      recover();
-      if (tick.slots.size() > 1 && !lost_) step_alone(tick, result, tracer);
-    }
+  try {
+    if (!lost_) cross(crossings, tracer);
+    if (!lost_ && !tick.slots.empty()) step_all(tick, result, tracer);
+    if (!lost_) save(tick, result);
+    if (lost_) tell_lost(result);
+  } catch (...) {
+    result.error = std::current_exception();
   }
-  if (!lost_) save(tick, result);
-  if (lost_) tell_lost(result);
+}
+
+void StateSlab::step_all(const Tick& tick, TickResult& result, Tracer* tracer) {
+  try {
+    step(tick.slots, tick.inputs, result.outputs, tracer);
+  } catch (...) {
+    if (tick.slots.size() == 1) result.failures.push_back({0, std::current_exception()});
+    recover();
+    if (tick.slots.size() > 1 && !lost_) step_alone(tick, result, tracer);
+  }
 }
 
 /// A state that cannot be read is the failure of its slot alone.

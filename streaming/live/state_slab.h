@@ -36,6 +36,7 @@ class StateSlab {
   const Recurrence& recurrence() const noexcept { return *recurrence_; }
   /// Runs one step for the rows of `tick`. When the whole of it fails, each row is tried alone, so that an error stays with the session
   /// that caused it. A start that fails is tried again at the first step of its slot, which it fails otherwise. Ticks that were started come first.
+  /// std::bad_alloc only before anything of `tick` was done: the same tick can be run again, and no later one before it.
   TickResult run(const Tick& tick, Tracer* tracer = nullptr);
   /// The same to a `result` whose memory is used again; none of its tensors is held elsewhere. Where `backend` is fused on the CPU, steps allocate nothing
   /// once as many rows were in a tick.
@@ -84,7 +85,9 @@ class StateSlab {
   void recover();
   void lose(std::exception_ptr failed);
   Tensor on_device(const Tensor& value) const;
-  void cross(const Tick& tick, TickResult& result, Tracer* tracer);
+  struct Crossings;
+  void cross(const Crossings& crossings, Tracer* tracer);
+  void step_all(const Tick& tick, TickResult& result, Tracer* tracer);
   void cross(std::size_t boundary, const std::vector<const Tick::Crossing*>& all, const std::vector<TickResult::Crossed*>& results,
              Tracer* tracer);
   std::vector<Value> with_states(std::vector<Value> inputs, const std::vector<Slot>& slots) const;

@@ -61,10 +61,11 @@ struct TickResult {
   };
   std::vector<Saved> saved{};  ///< one per save of the tick
 
-  /// Of a tick that is about to run: the memory of `outputs` stays.
+  /// Of a tick that is about to run: the memory of `outputs` stays, and failures need none.
   void begin(const Tick& tick);
-  /// No part of the tick was done, by an error that is not that of one row.
-  static TickResult failed(const Tick& tick, const std::exception_ptr& error);
+
+  /// Set when the whole tick failed, by an error that is not that of one row: nothing else of the result counts.
+  std::exception_ptr error{};
 
   /// Set when the place is gone, and with it the state of every sequence there: no tick will succeed any more.
   std::exception_ptr lost{};

@@ -43,6 +43,12 @@ std::size_t RowAssembler::feed(std::span<const std::byte> bytes) {
   return taken.size();
 }
 
+void RowAssembler::reserve(std::size_t bytes) {
+  compact();
+  if (bytes_.capacity() - bytes_.size() >= bytes) return;
+  bytes_.reserve(std::max(bytes_.size() + bytes, 2 * bytes_.capacity()));
+}
+
 void RowAssembler::end() {
   const std::size_t part = held_bytes() % kind_->row_bytes;
   if (part != 0)

@@ -19,6 +19,7 @@ class RowAssembler final : public RowSource {
   const DDim& row_dims() const override { return kind_->row_dims; }
   std::size_t row_bytes() const override { return kind_->row_bytes; }
   std::size_t feed(std::span<const std::byte> bytes) override;
+  void reserve(std::size_t bytes) override;
   void end() override;
   bool ended() const override { return ended_; }
   std::size_t rows() const override { return held_bytes() / kind_->row_bytes; }

@@ -27,6 +27,8 @@ class RowSource {
 
   /// Takes bytes and returns how many. ProtocolError (bad_input) for bytes that no element of the dtype has, and after `end`.
   virtual std::size_t feed(std::span<const std::byte> bytes) = 0;
+  /// Asks now for the memory of the next `bytes` that are fed. By default `feed` does.
+  virtual void reserve(std::size_t bytes) { static_cast<void>(bytes); }
   /// No byte follows. ProtocolError (bad_input) when the bytes ended inside a row, or inside a sample of audio. May make further rows.
   virtual void end() = 0;
   virtual bool ended() const = 0;

@@ -472,6 +472,109 @@ TEST_CASE("a push that runs out of memory either says so and queues nothing or k
   }
 }
 
+namespace {
+
+/// `LiveModel::next` with allocations that fail, but for those of its run.
+task<void> starved_next(const LiveModel* model, std::uint64_t at, std::optional<LiveBatch>* made, std::uint64_t* failed) {
+  fail_allocations({0, at});
+  try {
+    task<std::optional<LiveBatch>> work = model->next();
+    *made = co_await std::move(work);
+  } catch (const std::bad_alloc&) {
+  } catch (const OutOfMemoryError&) {
+  }
+  *failed = end_allocation_faults();
+}
+
+}  // namespace
+
+TEST_CASE("results that find no memory when they are taken stay, and come later with the same bits") {
+  Random random(14);
+  const Program program = live_listing(random, features, hidden);
+  const WholeRun whole(program, random, 2, 20, features, hidden);
+  Executor& on = threads().executor();
+  for (int way = 0; way < 3; ++way) {
+    std::uint64_t hit = 1;
+    for (std::uint64_t at = 0; hit > 0; ++at) {
+      INFO("way ", way, ", allocation ", at);
+      const LiveModel model(threads(), program);
+      std::vector<LiveSession> sessions;
+      std::map<LiveId, std::string> bytes;
+      for (std::size_t i = 0; i < 2; ++i) {
+        LiveStart start;
+        start.given["boot"] = whole.boots[i];
+        sessions.push_back(sync_wait(on, model.open(std::move(start))));
+        sync_wait(on, sessions[i].push(LoDTensor(whole.rows[i])));
+        sync_wait(on, sessions[i].finish());
+      }
+      std::optional<LiveRows> rows;
+      std::optional<std::vector<Tensor>> tensors;
+      std::optional<LiveBatch> batch;
+      if (way == 2) {
+        sync_wait(starved_next(&model, at, &batch, &hit));
+      } else {
+        fail_allocations({0, at});
+        try {
+          if (way == 0) sessions[0].try_next(rows);
+          if (way == 1) sessions[0].try_next(tensors);
+        } catch (const std::bad_alloc&) {
+        } catch (const OutOfMemoryError&) {
+        }
+        hit = end_allocation_faults();
+      }
+      std::string& first = bytes[sessions[0].id()];
+      if (rows) first = WholeRun::bytes(rows->at("y").tensor());
+      if (tensors) first = WholeRun::bytes(tensors->at(0));
+      for (int more = 0; way == 2 && more < 2; ++more) {
+        for (std::size_t i = 0; batch && i < batch->ids.size(); ++i) {
+          const auto index = static_cast<std::int64_t>(i);
+          bytes[batch->ids[i]] += WholeRun::bytes(batch->outputs.at("y").slice(0, index, index + 1).tensor());
+        }
+        batch = sync_wait(on, model.next());
+      }
+      for (std::size_t i = 0; i < 2; ++i) {
+        std::string& all = bytes[sessions[i].id()];
+        while (const std::optional<LiveRows> made = way < 2 ? sync_wait(on, sessions[i].next()) : std::nullopt)
+          all += WholeRun::bytes(made->at("y").tensor());
+        CHECK(all == WholeRun::bytes(whole.outputs[i]));
+      }
+    }
+  }
+}
+
+TEST_CASE("rows of several inputs that find no memory are all queued or none") {
+  Random random(15);
+  Program program;
+  {
+    using namespace millrace::build;
+    const Guard guard(program);
+    const Var a = input("a", VarType(DType::f32, {DDim::unknown, features}, 1));
+    const Var b = input("b", VarType(DType::f32, {DDim::unknown, features}, 1));
+    output("y", a + b);
+  }
+  Executor& on = threads().executor();
+  const Tensor rows = random_tensor(random, {200, features});
+  std::uint64_t hit = 1;
+  for (std::uint64_t at = 0; hit > 0; ++at) {
+    INFO("allocation ", at);
+    const LiveModel model(threads(), program);
+    const LiveSession session = sync_wait(on, model.open());
+    const LiveRows both{{"a", LoDTensor(rows)}, {"b", LoDTensor(rows)}};
+    if (!fail_allocations({1024, at})) return;
+    bool pushed = false;
+    try {
+      pushed = session.try_push(both);
+    } catch (const std::bad_alloc&) {
+    }
+    hit = end_allocation_faults();
+    if (!pushed) REQUIRE(session.try_push(both));
+    sync_wait(on, session.finish());  // an ArgumentError where one input has more rows
+    std::int64_t made = 0;
+    while (const std::optional<LiveRows> some = sync_wait(on, session.next())) made += some->at("y").rows();
+    CHECK(made == 200);
+  }
+}
+
 TEST_CASE("sessions are cancelled, and end with their model, where no memory is left") {
   auto model = std::make_unique<LiveModel>(threads(), [] {
     Random random(13);

@@ -11,6 +11,7 @@
 #include <millrace/runtime/task/deadline.h>
 #include <millrace/runtime/task/start_run.h>
 #include <millrace/runtime/task/sync_wait.h>
+#include <streaming/live/allocation_count.h>
 
 using namespace millrace;
 
@@ -134,6 +135,51 @@ TEST_CASE("a call of next that is cancelled, or never started, takes no slot") {
     CHECK(sync_wait(on, live.next("y"))->tensor().to_vector<float>() == std::vector<float>{3, 2});
     CHECK_FALSE(sync_wait(on, live.next("y")));
     CHECK_FALSE(sync_wait(on, live.next("y")));
+  }
+}
+
+namespace {
+
+/// `push` of `value`, or `next` where there is none, with allocations that fail, but for those of its run.
+task<void> starved(const LiveProgram* live, std::optional<LoDTensor> value, std::uint64_t at, std::optional<LoDTensor>* made, bool* pushed,
+                   std::uint64_t* failed) {
+  testing::fail_allocations({0, at});
+  try {
+    if (value) {
+      task<void> work = live->push("x", *value);
+      co_await std::move(work);
+      *pushed = true;
+    } else {
+      task<std::optional<LoDTensor>> work = live->next("y");
+      *made = co_await std::move(work);
+    }
+  } catch (const std::bad_alloc&) {
+  }
+  *failed = testing::end_allocation_faults();
+}
+
+}  // namespace
+
+TEST_CASE("a call of next that runs out of memory takes no slot, and one of push gives none") {
+  for (const bool pushing : {false, true}) {
+    std::uint64_t hit = 1;
+    for (std::uint64_t at = 0; hit > 0; ++at) {
+      INFO("pushing ", pushing, ", allocation ", at);
+      Summing summing(0);
+      const LiveProgram& live = summing.live;
+      Executor& on = summing.runtime.executor();
+      const LoDTensor one(slot(1, 1));
+      if (!pushing) sync_wait(on, live.push("x", one));
+      std::optional<LoDTensor> first;
+      bool pushed = false;
+      sync_wait(starved(&live, pushing ? std::optional<LoDTensor>(one) : std::nullopt, at, &first, &pushed, &hit));
+      if (pushing && !pushed) sync_wait(on, live.push("x", one));
+      sync_wait(on, live.push("x", slot(2, 1)));
+      if (!first) first = sync_wait(on, live.next("y"));
+      REQUIRE(first);
+      CHECK(first->tensor().to_vector<float>() == std::vector<float>{1, 1});
+      CHECK(sync_wait(on, live.next("y"))->tensor().to_vector<float>() == std::vector<float>{3, 2});
+    }
   }
 }
 
