@@ -150,10 +150,25 @@ std::string name_of_output(const PreparedOp& op, std::size_t output) {
   return output < op.def->outputs.size() ? op.def->outputs[output] : std::to_string(output);
 }
 
+/// The slots that are written, and those that are written later.
+void check_slots(const PreparedOp& op, const std::string& name, const VarType& wanted, const Value& found) {
+  if (!found.is_array())
+    throw ArgumentError(
+        fmt::format("op {}, output '{}': expected {} as inferred, found another kind of value", op.op->type, name, wanted.to_string()));
+  if (wanted.open || !wanted.shape) return;
+  try {
+    found.array().expect(wanted.dtype, *wanted.shape, wanted.lod_depth);
+  } catch (Error& error) {
+    error.add_context(fmt::format(" (op {}, output '{}': expected {} as inferred)", op.op->type, name, wanted.to_string()));
+    throw;
+  }
+}
+
 void check_outputs(const PreparedOp& op, std::span<const Value> outputs) {
   for (std::size_t i = 0; i < op.checked_outputs.size(); ++i) {
     const VarType& wanted = op.checked_outputs[i];
     const std::string name = name_of_output(op, i);
+    if (wanted.is_array()) check_slots(op, name, wanted, outputs[i]);
     if (!wanted.is_tensor()) continue;
     if (outputs[i].empty())
       throw ArgumentError(

@@ -209,6 +209,44 @@ TEST_CASE("a kernel from outside the tree that does other than its inference say
                        millrace::IndexError);
 }
 
+namespace {
+
+/// Runs an op whose inference says an array of f32 [?] and whose kernel gives `made`.
+void run_slots(const millrace::Value& made) {
+  millrace::OpDef def;
+  def.name = "my.slots";
+  def.inputs = {"X"};
+  def.outputs = {"Out"};
+  def.infer = [](millrace::InferContext& context) {
+    context.result(VarType::array_of(DType::f32, millrace::DDim{millrace::DDim::unknown}, false));
+  };
+  def.prepare = [made](const millrace::PrepareContext&) -> millrace::OpKernel {
+    return [made](millrace::OpContext& run) { run.set(0, made); };
+  };
+  auto ops = std::make_shared<millrace::OpRegistry>(*millrace::standard_ops());
+  ops->add(std::move(def));
+  Program program(std::move(ops));
+  const Guard guard(program);
+  output("n", ArrayVar::of(call1("my.slots", {input("x", VarType(DType::f32, {2}))})).size());
+  run_fifo(millrace::run(program, {{"x", Tensor::from<float>({1, 2})}}));
+}
+
+}  // namespace
+
+TEST_CASE("an array from a kernel from outside the tree has the type and the levels of slots that its inference says") {
+  using millrace::TensorArray;
+  const Tensor rows = Tensor::from<float>({1, 2});
+  run_slots(TensorArray::unstack(rows.reshape({1, 2})));
+  run_slots(TensorArray(1));
+  const std::string where = "(op my.slots, output 'Out': expected array<f32[?]> as inferred)";
+  const TensorArray deep = TensorArray::peel(LoDTensor(rows, LoD::from_lengths({{1}, {2}})));
+  CHECK_THROWS_WITH_AS(run_slots(deep), doctest::Contains(where.c_str()), millrace::LoDError);
+  CHECK_THROWS_WITH_AS(run_slots(TensorArray::unstack(Tensor::from<double>({1, 2}).reshape({1, 2}))), doctest::Contains(where.c_str()),
+                       millrace::DTypeError);
+  CHECK_THROWS_WITH_AS(run_slots(TensorArray::unstack(rows.reshape({1, 1, 2}))), doctest::Contains(where.c_str()), millrace::ShapeError);
+  CHECK_THROWS_WITH_AS(run_slots(rows), doctest::Contains("op my.slots, output 'Out': expected array<f32[?]>"), millrace::ArgumentError);
+}
+
 TEST_CASE("what the inference of an op from outside refuses is named like any other") {
   Program program(with_axpy());
   const Guard guard(program);
