@@ -21,7 +21,7 @@ struct QuantizedRows {
 /// x f32 [..., k], each row alone:
 ///
 ///   m = max |x_k|                       0 of a row without elements
-///   scale = m / 127;   r = 127 / m      r = 0 where m is 0
+///   scale = m / 127;   r = 127 / m      r = 0 where m is 0; where scale < 2^-107, x and m are multiplied by 2^64 first
 ///   value_k = x_k·r to the nearest whole number, ties to even, within ±127
 ///
 /// each step rounded once in f32. A NaN in a row makes its scale NaN, an infinity infinite, so that no product hides them; values of

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include <millrace/kernels/cpu/each_element.h>
+#include <millrace/kernels/internal/round_to_odd.h>
 
 namespace millrace::cpu {
 namespace {
@@ -27,6 +28,8 @@ To cast_one(From value) {
     return to_integer<To>(convert_element<double>(value));
   } else if constexpr (from_float && std::is_same_v<To, bool>) {
     return convert_element<double>(value) != 0.0;
+  } else if constexpr ((std::is_same_v<From, std::int64_t> || std::is_same_v<From, std::int32_t>) && sizeof(To) == 2) {
+    return To(internal::round_to_odd(value));
   } else {
     return convert_element<To>(value);
   }

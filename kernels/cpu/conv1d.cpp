@@ -32,10 +32,15 @@ struct Unfold {
   }
   template <int Taps>
   bool copy_taps(const T* from, T* to) const {
-    const std::int64_t step = desc.dilation * time_stride;
+    const std::int64_t step = Taps > 1 ? desc.dilation * time_stride : 0;
     for (std::int64_t channel = 0; channel < channels; ++channel, from += channel_stride, to += Taps)
       for (int tap = 0; tap < Taps; ++tap) to[tap] = from[tap * step];
     return true;
+  }
+
+  /// Taps that lie less than `distance` behind the first one. Sums with a dilation may not fit 64 bits.
+  std::int64_t taps_up_to(std::int64_t distance) const {
+    return distance <= 0 ? 0 : std::min(desc.kernel, (distance - 1) / desc.dilation + 1);
   }
 
   /// Row `row` of group `group`: where it lies in x, when its elements stand side by side there, else unfolded into
@@ -44,17 +49,16 @@ struct Unfold {
     const std::int64_t start = row % out_length * desc.stride - desc.pad_before;
     const T* base = x + row / out_length * sequence_stride + group * channels * channel_stride;
     const bool inside = start >= 0 && start + (desc.kernel - 1) * desc.dilation < length;
-    const bool taps_adjoin = desc.kernel == 1 || time_stride * desc.dilation == 1;
+    const bool taps_adjoin = desc.kernel == 1 || (time_stride == 1 && desc.dilation == 1);
     if (inside && taps_adjoin && (channels == 1 || channel_stride == desc.kernel)) return base + start * time_stride;
     if (inside && copied(base + start * time_stride, room)) return room;
     // Taps [first, last) lie inside the sequence; the others are padding.
-    const std::int64_t first = std::clamp<std::int64_t>((-start + desc.dilation - 1) / desc.dilation, 0, desc.kernel);
-    const std::int64_t last = std::clamp<std::int64_t>((length - start + desc.dilation - 1) / desc.dilation, first, desc.kernel);
+    const std::int64_t first = taps_up_to(-start), last = std::max(first, taps_up_to(length - start));
     T* to = room;
     for (std::int64_t channel = 0; channel < channels; ++channel, to += desc.kernel) {
-      const T* from = base + channel * channel_stride + start * time_stride;
+      const T* from = base + channel * channel_stride;
       for (std::int64_t tap = 0; tap < first; ++tap) to[tap] = T{0};
-      for (std::int64_t tap = first; tap < last; ++tap) to[tap] = from[tap * desc.dilation * time_stride];
+      for (std::int64_t tap = first; tap < last; ++tap) to[tap] = from[(start + tap * desc.dilation) * time_stride];
       for (std::int64_t tap = last; tap < desc.kernel; ++tap) to[tap] = T{0};
     }
     return room;

@@ -153,10 +153,13 @@ void QuantizeRow(const float* x, std::int64_t k, std::int8_t* values, float* sca
     return;
   }
   *scale = m / 127.0f;
-  const auto factor = hn::Set(d, m == 0 ? 0.0f : 127.0f / m);
+  // 127 / m may be beyond f32: both sides of the product are moved by a power of two, which rounds nothing.
+  const float moved = *scale < 0x1p-107f ? 0x1p64f : 1.0f;
+  const auto shift = hn::Set(d, moved);
+  const auto factor = hn::Set(d, m == 0 ? 0.0f : 127.0f / (m * moved));
   const auto limit = hn::Set(d, 127.0f);
   for (std::int64_t i = 0; i < k; i += Lanes()) {
-    const auto scaled = hn::Mul(LoadFirst(d, x + i, k - i), factor);
+    const auto scaled = hn::Mul(hn::Mul(LoadFirst(d, x + i, k - i), shift), factor);
     const auto held = hn::IfThenElseZero(hn::Eq(scaled, scaled), hn::Min(hn::Max(scaled, hn::Neg(limit)), limit));
     const auto narrow = hn::DemoteTo(bytes, hn::NearestInt(held));
     if (k - i >= Lanes()) {

@@ -69,6 +69,17 @@ HWY_INLINE V Atan(D d, V x) {
     return EachLane(d, x, [](double v) { return std::atan(v); });
 }
 
+/// A rounded number has the sign of the number, zeros too. Highway's own code loses it where no instruction rounds.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V WithSign(D, V rounded, V x) {
+#if HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSE2
+  return hn::CopySign(rounded, x);
+#else
+  (void)x;
+  return rounded;
+#endif
+}
+
 #define MILLRACE_VECTOR(expression)                  \
   return FunctionOf<T>([](auto d, auto v) HWY_ATTR { \
     (void)d;                                         \
@@ -91,9 +102,9 @@ UnaryFunction<T> UnaryOf(Unary kind) {
     case Unary::tanh: MILLRACE_VECTOR(Tanh(d, v));
     case Unary::sigmoid: MILLRACE_VECTOR(Sigmoid(d, v));
     case Unary::relu: MILLRACE_VECTOR(KeepNaN(d, v, hn::Max(v, hn::Zero(d))));
-    case Unary::floor: MILLRACE_VECTOR(hn::Floor(v));
-    case Unary::ceil: MILLRACE_VECTOR(hn::Ceil(v));
-    case Unary::round: MILLRACE_VECTOR(hn::Round(v));
+    case Unary::floor: MILLRACE_VECTOR(WithSign(d, hn::Floor(v), v));
+    case Unary::ceil: MILLRACE_VECTOR(WithSign(d, hn::Ceil(v), v));
+    case Unary::round: MILLRACE_VECTOR(WithSign(d, hn::Round(v), v));
     case Unary::log: MILLRACE_VECTOR(Log(d, v));
     case Unary::erf: MILLRACE_VECTOR(Erf(d, v));
     case Unary::sin: MILLRACE_VECTOR(Sin(d, v));

@@ -42,6 +42,36 @@ TEST_CASE("integers keep their low bits, floats round to nearest even") {
   CHECK((static_cast<float>(half[0]) == 2048 && static_cast<float>(half[1]) == 2052));
 }
 
+TEST_CASE("integers become f16 and bf16 with one rounding, to the nearest") {
+  CpuDevice device;
+  const auto bits_of = [&](const Tensor& x) {
+    std::vector<int> bits;
+    for (const bfloat16 one : cast(x, DType::bf16, device.stream(0)).to_vector<bfloat16>()) bits.push_back(one.bits);
+    return bits;
+  };
+  // Halfway between 2^30 and the next bf16, and one beside it: f32 takes both to the middle, and from there to even.
+  constexpr std::int64_t middle = (std::int64_t{1} << 30) + (std::int64_t{1} << 22);
+  const std::vector<int> wanted{0x4e80, 0x4e81, 0x4e80, 0xce80, 0xce81, 0xce80};
+  CHECK(bits_of(Tensor::from<std::int64_t>({middle, middle + 1, middle - 1, -middle, -middle - 1, -middle + 1})) == wanted);
+  CHECK(bits_of(Tensor::from<std::int32_t>({middle, middle + 1, middle - 1, -middle, -middle - 1, -middle + 1})) == wanted);
+  using Limits = std::numeric_limits<std::int64_t>;
+  CHECK(bits_of(Tensor::from<std::int64_t>({Limits::max(), Limits::min(), 0, -1})) == std::vector<int>{0x5f00, 0xdf00, 0, 0xbf80});
+  for (const std::uint64_t seed : seeds(200)) {
+    Random random(seed);
+    const std::int64_t value = random.between(Limits::min() / 2, Limits::max() / 2) >> random.between(0, 62);
+    INFO("value ", value);
+    const std::int64_t found = static_cast<std::int64_t>(
+        static_cast<float>(bfloat16::from_bits(static_cast<std::uint16_t>(bits_of(Tensor::from<std::int64_t>({value}))[0]))));
+    // No bf16 lies nearer.
+    for (const int other : {-1, 1}) {
+      const std::uint16_t near = static_cast<std::uint16_t>(bits_of(Tensor::from<std::int64_t>({value}))[0] + other);
+      const auto beside = static_cast<std::int64_t>(static_cast<float>(bfloat16::from_bits(near)));
+      if (value != 0) CHECK(std::abs(found - value) <= std::abs(beside - value));
+    }
+  }
+  CHECK(cast(Tensor::from<std::int64_t>({2049, 65519, 65520}), DType::f16, device.stream(0)).to_vector<float16>()[1].bits == 0x7bff);
+}
+
 TEST_CASE("a strided view is cast, and one of that dtype is given back as it is") {
   CpuDevice device;
   const Tensor x = Tensor::from(std::vector<float>{1, 2, 3, 4, 5, 6}, DDim{2, 3}).permute({1, 0});

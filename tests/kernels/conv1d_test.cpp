@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/conv1d.h>
 
+#include <limits>
+
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
 #include <millrace/kernels/matmul.h>
@@ -101,6 +103,28 @@ TEST_CASE("an input shorter than the kernel, no rows, or no channels give what t
   const Tensor w = Tensor::from(std::vector<float>(10, 1.0f), DDim{2, 1, 5});
   CHECK(conv1d(desc, Tensor::from(std::vector<float>(3, 1.0f), DDim{1, 1, 3}), w, nullptr, device.stream(0)).dims() == DDim{1, 2, 0});
   CHECK(conv1d(desc, Tensor(DType::f32, DDim{0, 1, 9}), w, nullptr, device.stream(0)).dims() == DDim{0, 2, 5});
+}
+
+TEST_CASE("dilations and pads near the greatest integer see the elements that they say") {
+  CpuDevice device;
+  constexpr std::int64_t far = std::int64_t{1} << 62;
+  Conv1dDesc desc;
+  desc.in_channels = desc.out_channels = 2;
+  desc.kernel = 2;
+  desc.dilation = desc.pad_before = far;
+  const Tensor x = Tensor::from(std::vector<float>{1, 2, 3, 4, 5, 6}, DDim{1, 2, 3});
+  const Tensor w = Tensor::from(std::vector<float>{7, 1, 7, 0, 7, 0, 7, 1}, DDim{2, 2, 2});
+  // The first tap lies in the pad, the second one is the element itself.
+  CHECK(conv1d(desc, x, w, nullptr, device.stream(0)).to_vector<float>() == x.to_vector<float>());
+  desc.kernel = 1;
+  desc.pad_before = 0;
+  desc.dilation = std::numeric_limits<std::int64_t>::max();
+  const Tensor one = Tensor::from(std::vector<float>{1, 0, 0, 1}, DDim{2, 2, 1});
+  CHECK(conv1d(desc, x, one, nullptr, device.stream(0)).to_vector<float>() == x.to_vector<float>());
+  desc.dilation = 1;
+  desc.pad_after = far;
+  desc.stride = far;
+  CHECK(conv1d(desc, x, one, nullptr, device.stream(0)).to_vector<float>() == std::vector<float>{1, 0, 4, 0});
 }
 
 TEST_CASE("a bias whose elements lie apart is added as its dense copy") {

@@ -47,8 +47,10 @@ void expect_quantized(const float* x, std::int64_t k, const std::int8_t* values,
   float most = 0;
   for (std::int64_t i = 0; i < k; ++i) most = std::max(most, std::abs(x[i]));
   CHECK(scale == most / 127.0f);
-  const float factor = most == 0 ? 0.0f : 127.0f / most;
-  for (std::int64_t i = 0; i < k; ++i) CHECK(static_cast<float>(values[i]) == std::clamp(std::nearbyintf(x[i] * factor), -127.0f, 127.0f));
+  const float moved = scale < 0x1p-107f ? 0x1p64f : 1.0f;
+  const float factor = most == 0 ? 0.0f : 127.0f / (most * moved);
+  for (std::int64_t i = 0; i < k; ++i)
+    CHECK(static_cast<float>(values[i]) == std::clamp(std::nearbyintf(x[i] * moved * factor), -127.0f, 127.0f));
 }
 
 }  // namespace
@@ -90,6 +92,20 @@ TEST_CASE("rows of zeros, of nothing, of halves between two steps, of infinities
     // Views of any strides, and ranks.
     const Tensor turned = x.rows(0, 2).permute({1, 0});
     CHECK(quantize_rows(turned, device.stream(0)).scales.dims() == DDim{3, 1});
+  });
+}
+
+TEST_CASE("rows of the least numbers are quantized as others are, on every device") {
+  each_backend([](DeviceUnderTest& on) {
+    for (const float unit : {0x1p-130f, 0x1p-120f, 0x1p-107f, 0x1p-100f, 0x1p-20f, 0x1p-149f}) {
+      INFO("unit ", unit);
+      std::vector<float> numbers;
+      for (const float number : {100.0f, -50.0f, 0.0f, 25.0f, 1.0f}) numbers.push_back(number * unit);
+      const Tensor x = Tensor::from<float>(numbers, DDim{1, 5});
+      const QuantizedRows made = quantize_rows(on.up(x), on.stream());
+      CHECK(on.down(made.values).to_vector<std::int8_t>() == std::vector<std::int8_t>{127, -64, 0, 32, 1});
+      expect_quantized(x.data<float>(), 5, on.down(made.values).data<std::int8_t>(), on.down(made.scales).data<float>()[0]);
+    }
   });
 }
 

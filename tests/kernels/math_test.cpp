@@ -10,6 +10,7 @@
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
+#include <millrace/kernels/cast.h>
 
 namespace millrace::testing {
 namespace {
@@ -75,6 +76,27 @@ TEST_CASE("log, sin, cos and atan of f32 take their limits, keep NaN and the sig
     CHECK((a[0] == 1.57079637f && a[1] == -1.57079637f && std::isnan(a[2]) && a[3] == 0 && !std::signbit(a[3]) && a[4] == 0));
     CHECK((std::signbit(a[4]) && a[5] == -0.785398185f && a[6] == 0.785398185f && a[7] == -1e-45f));
   });
+}
+
+TEST_CASE("floor, ceil and round keep the sign of zero, and of what becomes zero, with every instruction set") {
+  CpuDevice device;
+  const std::vector<double> numbers{-0.0, 0.0, -0.25, 0.25, -0.75, 0.75, -1e-300, 1e-300, -2.5, 2.5};
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const Tensor x = cast(Tensor::from(numbers, DDim{static_cast<std::int64_t>(numbers.size())}), dtype, device.stream(0));
+    const auto made = [&](Unary kind) {
+      return cast(unary(kind, {}, x, device.stream(0)), DType::f64, device.stream(0)).to_vector<double>();
+    };
+    each_instruction_set([&](const std::string& name) {
+      INFO("instruction set ", name);
+      const std::vector<double> low = made(Unary::floor), high = made(Unary::ceil), near = made(Unary::round);
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        INFO("number ", numbers[i]);
+        CHECK(std::signbit(low[i]) == std::signbit(numbers[i]));
+        CHECK(std::signbit(high[i]) == std::signbit(numbers[i]));
+        CHECK(std::signbit(near[i]) == std::signbit(numbers[i]));
+      }
+    });
+  }
 }
 
 TEST_CASE("atan of f32 has the same bits with every instruction set") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/cuda/with_cuda/fault_source.h>
+#include <millrace/kernels/internal/round_to_odd.h>
 #include <millrace/kernels/internal/wrapping_power.h>
 #include <millrace/kernels/cuda/with_cuda/element.cuh>
 #include <millrace/kernels/cuda/with_cuda/functions.cuh>
@@ -45,6 +46,8 @@ struct Cast {
     const From value = from.get(at[0]);
     if constexpr (std::is_same_v<To, std::int64_t> && !std::is_same_v<From, std::int64_t>) {
       to.set(at[1], to_integer(static_cast<double>(value), to.dtype));
+    } else if constexpr (std::is_same_v<To, float> && std::is_same_v<From, std::int64_t>) {
+      to.set(at[1], to.dtype == DType::f32 ? static_cast<float>(value) : internal::round_to_odd(value));
     } else {
       to.set(at[1], static_cast<To>(value));
     }

@@ -6,6 +6,9 @@
 namespace millrace::cuda {
 namespace {
 
+/// 127 / m may be beyond f32: both sides of the product are moved by a power of two, which rounds nothing.
+MILLRACE_HD inline float moved_by(float scale) { return scale < 0x1p-107f ? 0x1p64f : 1.0f; }
+
 struct RowScale {
   const float* x;
   float *scales, *factors;
@@ -19,7 +22,7 @@ struct RowScale {
       most = greatest_of(most, v);
     }
     scales[row] = odd ? std::numeric_limits<float>::quiet_NaN() : most / 127.0f;
-    factors[row] = odd || most == 0 ? 0.0f : 127.0f / most;
+    factors[row] = odd || most == 0 ? 0.0f : 127.0f / (most * moved_by(scales[row]));
   }
 };
 
@@ -29,7 +32,7 @@ struct Quantize {
   std::int64_t k;
   MILLRACE_HD void operator()(std::int64_t i) const {
     const std::int64_t row = i / k;
-    const float scaled = x[i] * factors[row];
+    const float scaled = x[i] * moved_by(scales[row]) * factors[row];
     const bool known = scaled == scaled && scales[row] == scales[row];
     values[i] = static_cast<std::int8_t>(known ? rounded(least_of(greatest_of(scaled, -127.0f), 127.0f)) : 0.0f);
   }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <millrace/runtime/lowering/internal/step_builder.h>
+#include <millrace/tensor/checked.h>
 
 namespace millrace::lowering {
 namespace {
@@ -17,7 +18,7 @@ using Ints = std::vector<std::int64_t>;
 void StepBuilder::eval_conv(const Op& op, const std::vector<Symbol>& inputs) {
   const Ints pads = op.attributes.get_or<Ints>("pads", Ints{0, 0});
   const std::int64_t dilation = op.attributes.get_or<std::int64_t>("dilation", 1);
-  const std::int64_t context = dilation * ((*type_of(inputs[1]).shape)[2] - 1);
+  const std::int64_t context = checked_mul(dilation, (*type_of(inputs[1]).shape)[2] - 1);
   if (op.attributes.get_or<std::int64_t>("stride", 1) != 1) refuse(op, "its stride along the rows is not 1");
   if (inputs[1].is(Kind::step)) refuse(op, "its weights depend on the rows");
   if (inputs[0].first) refuse(op, inputs[0].deviates);

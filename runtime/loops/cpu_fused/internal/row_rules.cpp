@@ -630,7 +630,9 @@ void convolve(RowCompiler& c, const Op& op, const Ints& strides, const Ints& dil
   std::int64_t places = 1;
   for (std::size_t i = 0; i < strides.size(); ++i) {
     const int axis = static_cast<int>(i) + 1;
-    axes.push_back({x.dims[axis], dims[axis], weights->dim(axis + 1), strides[i], dilations[i], pads[i]});
+    // What is never stepped over may be any number: products with it would not fit.
+    const std::int64_t stride = dims[axis] > 1 ? strides[i] : 1, dilation = weights->dim(axis + 1) > 1 ? dilations[i] : 1;
+    axes.push_back({x.dims[axis], dims[axis], weights->dim(axis + 1), stride, dilation, pads[i]});
     places *= dims[axis];
   }
   const Tensor flat = weights->is_contiguous() ? *weights : weights->copy_to(CpuPlace{});
@@ -650,7 +652,7 @@ void convolve(RowCompiler& c, const Op& op, const Ints& strides, const Ints& dil
     View seen;
     if (channels == 1 && axes.size() == 1) {
       const View wide = padded(c, x, pads[0], pads[1], false, 0);
-      seen = {true, wide.reg, wide.begin, DDim{places, k}, DDim{strides[0] * wide.strides[1], dilations[0] * wide.strides[1]}};
+      seen = {true, wide.reg, wide.begin, DDim{places, k}, DDim{axes[0].stride * wide.strides[1], axes[0].dilation * wide.strides[1]}};
     } else {
       seen = c.make(DDim{places, k});
       c.apply(WindowCopy(std::move(axes), channels, size_of(c.desc().dtype)), {c.contiguous(x)}, seen);
