@@ -542,6 +542,24 @@ TEST_CASE("results that find no memory when they are taken stay, and come later 
   }
 }
 
+TEST_CASE("a run that finds no memory at its start or in its wait leaves no coroutine behind") {
+  Random random(16);
+  const LiveModel model(threads(), live_listing(random, features, hidden));
+  const LiveSession session = sync_wait(threads().executor(), model.open());
+  const std::size_t before = live_frames();
+  std::uint64_t hit = 1;
+  for (std::uint64_t at = 0; hit > 0; ++at) {
+    INFO("allocation ", at);
+    if (!fail_allocations({0, at})) return;
+    try {
+      sync_wait(session.flush());
+    } catch (const std::bad_alloc&) {
+    }
+    hit = end_allocation_faults();
+    CHECK(live_frames() == before);
+  }
+}
+
 TEST_CASE("rows of several inputs that find no memory are all queued or none") {
   Random random(15);
   Program program;
