@@ -50,7 +50,7 @@ class ExtentValues {
   std::size_t bytes_ = 0;
 };
 
-/// What runs of one program have left for later ones. Runs side by side have values of their own. Thread-safe.
+/// The values that runs of one program have left for later ones. Runs side by side have values of their own. Thread-safe.
 class ExtentValuesPool {
  public:
   std::unique_ptr<ExtentValues> take();

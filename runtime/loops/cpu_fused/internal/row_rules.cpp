@@ -630,7 +630,7 @@ void convolve(RowCompiler& c, const Op& op, const Ints& strides, const Ints& dil
   std::int64_t places = 1;
   for (std::size_t i = 0; i < strides.size(); ++i) {
     const int axis = static_cast<int>(i) + 1;
-    // What is never stepped over may be any number: products with it would not fit.
+    // A stride or dilation that takes no step may be any number: products with it would not fit.
     const std::int64_t stride = dims[axis] > 1 ? strides[i] : 1, dilation = weights->dim(axis + 1) > 1 ? dilations[i] : 1;
     axes.push_back({x.dims[axis], dims[axis], weights->dim(axis + 1), stride, dilation, pads[i]});
     places *= dims[axis];
