@@ -137,7 +137,8 @@ struct OpDef {
   /// Whether outputs with as many rows as the input that carries LoD get that LoD (the designs' CopyInSeqToOut). Ops that set it themselves
   /// say false.
   bool passes_lod = true;
-  /// False: results may differ from call to call or it has effects; never folded.
+  /// False: results may differ from call to call or it has effects. A pure op is folded where its inputs are constants, dropped where nobody reads it, and, where
+  /// it reads extents alone, its results may be those of an earlier run.
   bool pure = true;
   OpTraits traits = {};
 };
