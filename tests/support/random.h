@@ -34,7 +34,8 @@ class Random {
   }
   /// From `low` to `high`, both included.
   std::int64_t between(std::int64_t low, std::int64_t high) {
-    return low + static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(high - low + 1));
+    const std::uint64_t count = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low) + 1;
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(low) + (count == 0 ? next() : next() % count));
   }
   bool coin() { return (next() & 1u) != 0; }
   /// In [-1, 1).
