@@ -70,6 +70,7 @@ void copy_small(const std::vector<Tensor>& parts, int axis, const Tensor& out, S
 
 void concat(const std::vector<Tensor>& parts, int axis, Tensor& out, StreamRef stream) {
   internal::check_dims("concat", "out", out, concat_dims(parts, axis));
+  internal::check_same_dtype("concat", parts.front(), out);
   if (is_small(parts, out, stream)) return copy_small(parts, out.dims().checked_axis(axis), out, stream);
   std::int64_t begin = 0;
   for (const Tensor& part : parts) {

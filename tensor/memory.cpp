@@ -7,23 +7,12 @@
 #include <utility>
 
 #include <millrace/tensor/error.h>
+#include <millrace/tensor/sanitized.h>
 
 namespace millrace {
 namespace {
 
 constexpr std::align_val_t alignment{64};
-
-// Under these sanitizers every block comes from the heap, so that a use after free is seen.
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define MILLRACE_BLOCKS_FROM_HEAP 1
-#endif
-#endif
-#if defined(MILLRACE_BLOCKS_FROM_HEAP) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool from_heap = true;
-#else
-constexpr bool from_heap = false;
-#endif
 
 constinit thread_local bool blocks_ended = false;
 
@@ -91,7 +80,7 @@ class HostMemory final : public MemoryResource {
   bool host_accessible() const noexcept override { return true; }
 
  private:
-  static bool is_small(std::size_t size) { return !from_heap && size <= SmallBlocks::most; }
+  static bool is_small(std::size_t size) { return !sanitized && size <= SmallBlocks::most; }
   /// With a tail of one vector, which lets kernels read whole vectors at the end of a block. Less than `bytes` where there is no such number.
   static std::size_t whole(std::size_t bytes) {
     constexpr std::size_t tail = 64;

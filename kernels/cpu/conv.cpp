@@ -376,7 +376,9 @@ class PhaseSplit {
       for (std::int64_t channel = begin; channel < end; ++channel) {
         T* const to = room + channel * form_.strides[1];
         std::fill_n(to, form_.strides[1], T{0});  // the padding, which nothing else writes
-        const T* const from = static_cast<const T*>(x_.raw()) + channel * x_.strides()[1];
+        // Where there is one channel, its stride may be any.
+        const T* const from =
+            static_cast<const T*>(x_.raw()) + channel / x_.dim(1) * x_.strides()[0] + channel % x_.dim(1) * x_.strides()[1];
         // Planes are written in the order of memory: zeros behind the last row of a plane fall into the next plane, which is still to be written.
         for (std::int64_t phase = 0; phase < phases_; ++phase) split(0, phase, from, to);
       }

@@ -562,8 +562,12 @@ void ArrayCore::remove_writer(WriterEntry& writer) noexcept {
     const std::lock_guard lock(mutex_);
     std::erase(writers_, &writer);
     if (writers_.empty() && !closed_ && !failed_) {
-      orphaned_by_ = "'" + writer.name + "' (" +
-                     (writer.last < 0 ? "which wrote nothing" : "whose last iteration wrote slot " + std::to_string(writer.last)) + ")";
+      try {
+        orphaned_by_ = "'" + writer.name + "' (" +
+                       (writer.last < 0 ? "which wrote nothing" : "whose last iteration wrote slot " + std::to_string(writer.last)) + ")";
+      } catch (const std::bad_alloc&) {
+        orphaned_by_ = "a task";  // few letters need no memory
+      }
       wake_all(wakeups);
     }
   }
@@ -576,11 +580,11 @@ void ArrayCore::bind_writer(WriterEntry& writer, TaskInfo* task) {
   writer.task = task;
 }
 
-void ArrayCore::writers(std::vector<TaskInfo*>& out) const {
+void ArrayCore::writers(WriterVisitor& visitor) const {
   const std::lock_guard lock(mutex_);
   for (const WriterEntry* writer : writers_)
     if (writer->task == nullptr) return;
-  for (const WriterEntry* writer : writers_) out.push_back(writer->task);
+  for (const WriterEntry* writer : writers_) visitor.visit(*writer->task);
 }
 
 bool ArrayCore::fed_from_outside() const {

@@ -140,7 +140,7 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
     return !writers_.empty();
   }
   /// The registered writers' tasks; nothing unless all are bound.
-  void writers(std::vector<TaskInfo*>& out) const;
+  void writers(WriterVisitor& visitor) const;
   bool fed_from_outside() const;
 
   std::shared_ptr<Timeline> watermark();

@@ -31,7 +31,7 @@ class [[nodiscard]] SlotRead final : public Blocker, private detail::ArrayWaiter
   Armed arm() noexcept override;
   bool disarm() noexcept override { return core_->disarm(*this); }
   std::string describe() const override;
-  void writers(std::vector<TaskInfo*>& out) const override { core_->writers(out); }
+  void writers(WriterVisitor& visitor) const override { core_->writers(visitor); }
   bool fed_from_outside() const override { return core_->fed_from_outside(); }
   void decided() noexcept override { wake(); }
 
@@ -50,7 +50,7 @@ class [[nodiscard]] SlotHas final : public Blocker, private detail::ArrayWaiter 
   Armed arm() noexcept override;
   bool disarm() noexcept override { return core_->disarm(*this); }
   std::string describe() const override;
-  void writers(std::vector<TaskInfo*>& out) const override { core_->writers(out); }
+  void writers(WriterVisitor& visitor) const override { core_->writers(visitor); }
   bool fed_from_outside() const override { return core_->fed_from_outside(); }
   void decided() noexcept override { wake(); }
 

@@ -118,6 +118,7 @@ task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, co
   bool keep = walker->state_->options().keep_step_scopes;  // tasks of the block may still read its vars
   for (std::size_t& i = end->next; i < block->ops.size(); ++i) {
     const CompiledOp& op = block->ops[i];
+    walker->state_->check_goes_on(me);
     if (i == block->test && !end->iteration) walker->begin_iteration(scope, *end);
     if (op.kind == CompiledOp::Kind::break_if) {
       const Value* condition = walker->state_->find(op.inputs[0], *scope);
@@ -171,13 +172,14 @@ bool BlockWalker::run_at_once(const CompiledBlock& block, std::size_t place, con
   return true;
 }
 
-bool BlockWalker::walk_at_once() {
+bool BlockWalker::walk_at_once(const TaskInfo& task) {
   const CompiledBlock& block = state_->compiled().block(0);
   begun_ = std::make_shared<BlockEnd>();
   begun_->appends.resize(block.appended.size());
   const ScopePtr& scope = state_->root();
   const bool keep = state_->options().keep_step_scopes;
   for (std::size_t& i = begun_->next; i < block.ops.size(); ++i) {
+    state_->check_goes_on(task);
     if (i == block.test && !begun_->iteration) begin_iteration(scope, *begun_);
     if (!run_at_once(block, i, scope, *begun_)) {
       begun_->tried = i;

@@ -64,7 +64,7 @@ std::span<const Value> ExtentValues::recall(std::size_t place, std::span<const V
   return kept.outputs;
 }
 
-std::span<const Value> ExtentValues::keep(std::size_t place, const PreparedOp& op, std::span<const Value* const> inputs,
+std::span<const Value> ExtentValues::keep(std::size_t place, const CompiledOp& op, std::span<const Value* const> inputs,
                                           std::span<const Value> outputs) {
   if (place >= kept_.size()) kept_.resize(place + 1);
   const Kept before = std::exchange(kept_[place], {});
@@ -81,7 +81,10 @@ std::span<const Value> ExtentValues::keep(std::size_t place, const PreparedOp& o
     if (inputs[i] == nullptr) continue;
     const Tensor& tensor = inputs[i]->tensor().tensor();
     seen = Seen{tensor.dtype(), tensor.dims(), std::nullopt};
-    if (!op.def->traits.reads_extents(i)) seen->read = tensor;
+    if (op.def->traits.reads_extents(i) || op.inputs[i].up == ValueSource::constant) continue;
+    // Outputs that are kept come again, read-only; another would be held for nothing.
+    if (!tensor.is_read_only() || tensor.storage()->bytes() > most_bytes) return {};
+    seen->read = tensor;
   }
   if (std::equal(before.outputs.begin(), before.outputs.end(), outputs.begin(), outputs.end(), same_numbers)) {
     kept.outputs = before.outputs;

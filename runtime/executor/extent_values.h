@@ -29,7 +29,7 @@ class ExtentValues {
   std::span<const Value> recall(std::size_t place, std::span<const Value* const> inputs) const;
   /// Keeps the outputs that op `place` has computed, read-only. The result is the outputs that the run goes on with: numbers that equal those kept
   /// before stay the same tensor, so that ops which read them need not run. Empty: the outputs are not kept.
-  std::span<const Value> keep(std::size_t place, const PreparedOp& op, std::span<const Value* const> inputs,
+  std::span<const Value> keep(std::size_t place, const CompiledOp& op, std::span<const Value* const> inputs,
                               std::span<const Value> outputs);
   /// Whether a kept output lies in `storage`.
   bool holds(const Allocation* storage) const noexcept;

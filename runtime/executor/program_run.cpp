@@ -21,9 +21,10 @@ bool ProgramRun::at_once() const {
 
 task<RunResult> ProgramRun::run(std::shared_ptr<ProgramRun> self, Executor* executor) {
   TaskInfo& me = co_await this_task::info();
+  self->state_->begin(*executor);
   if (self->at_once()) {
     co_await this_task::checkpoint();
-    if (self->walker_->walk_at_once()) {
+    if (self->walker_->walk_at_once(me)) {
       RunResult result = co_await self->ports_->collect();
       co_return std::move(result);
     }

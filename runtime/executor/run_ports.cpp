@@ -29,6 +29,9 @@ Value place(const Value& value, const Place& wanted, StreamRef stream) {
   return LoDTensor(clone(from.tensor(), stream), from.lod());
 }
 
+/// Of a result that is shared: what its caller may write.
+Tensor unshared(const Tensor& made) { return made.host_accessible() ? made.copy_to(CpuPlace{}) : made.read_only(); }
+
 }  // namespace
 
 bool RunPorts::arrives(VarId var) const {
@@ -62,7 +65,11 @@ void RunPorts::feed(const Feeds& feeds) {
     if (fed == feeds.end() && arrives(port.name)) continue;
     const Value value = fed == feeds.end() ? Value() : fed->second;
     take_input(port, value);
-    if (value.is_tensor() && !value.tensor().tensor().is_read_only()) fed_.insert(value.tensor().tensor().storage().get());
+    const auto note = [this](const Tensor& given) {
+      if (!given.is_read_only()) fed_.insert(given.storage().get());
+    };
+    if (value.is_tensor()) note(value.tensor().tensor());
+    if (value.is_list()) std::for_each(value.list().elements().begin(), value.list().elements().end(), note);
   }
 }
 
@@ -74,6 +81,11 @@ void RunPorts::take_input(const Program::Port& port, const Value& value) {
                                                            : place(value, compiled.device->place(), state_->device().stream(0)));
 }
 
+bool RunPorts::is_shared(const Tensor& made) const {
+  const Allocation* const storage = made.storage().get();
+  return fed_.contains(storage) || (state_->extent_values() != nullptr && state_->extent_values()->holds(storage));
+}
+
 /// Outputs are handed out when they are there, so that an error on a stream surfaces here.
 task<RunResult> RunPorts::collect() {
   std::vector<std::pair<std::string, Value>> outputs;
@@ -83,16 +95,19 @@ task<RunResult> RunPorts::collect() {
     if (value.is_tensor()) {
       const Point point = value.tensor().ready();
       co_await ready(point);
-      // The caller fills its feed again for the next run, and has this result still. It may write the result, and not what the next run takes over.
       const Tensor& given = value.tensor().tensor();
-      const bool kept = state_->extent_values() != nullptr && state_->extent_values()->holds(given.storage().get());
-      if (kept || fed_.contains(given.storage().get()))
-        value = Value(LoDTensor(given.host_accessible() ? given.copy_to(CpuPlace{}) : given.read_only(), value.tensor().lod()));
+      if (is_shared(given)) value = Value(LoDTensor(unshared(given), value.tensor().lod()));
     }
     if (value.is_list()) {
-      for (const Tensor& element : value.list().elements()) {
+      const auto& all = value.list().elements();
+      for (const Tensor& element : all) {
         const Point point = element.ready();
         co_await ready(point);
+      }
+      if (std::any_of(all.begin(), all.end(), [this](const Tensor& element) { return is_shared(element); })) {
+        std::vector<Tensor> elements;
+        for (const Tensor& element : all) elements.push_back(is_shared(element) ? unshared(element) : element);
+        value = Value(TensorList(std::move(elements)));
       }
     }
     outputs.emplace_back(port.name, std::move(value));

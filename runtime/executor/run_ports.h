@@ -35,6 +35,8 @@ class RunPorts : public std::enable_shared_from_this<RunPorts> {
  private:
   bool arrives(const std::string& input) const { return exchange_ != nullptr && exchange_->provides(input); }
   void take_input(const Program::Port& port, const Value& value);
+  /// Whether a tensor shares its elements with a feed, which the caller fills again for the next run, or with what later runs take over.
+  bool is_shared(const Tensor& made) const;
   static task<void> receive(std::shared_ptr<RunPorts> ports, Program::Port port);
   static task<void> send(std::shared_ptr<RunPorts> ports, Program::Port port);
 

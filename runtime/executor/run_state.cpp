@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/task/cancellation.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/trace/tracer.h>
 
@@ -49,6 +50,14 @@ RunState::~RunState() {
 }
 
 // ---- Values ----
+
+void RunState::begin(const Executor& executor) noexcept {
+  if (options_.deadline) ends_ = executor.after(*options_.deadline);
+}
+
+void RunState::check_goes_on(const TaskInfo& task) const {
+  if (task.cancelled() || (ends_ && task.executor().now() >= *ends_)) std::rethrow_exception(make_cancelled_error(task));
+}
 
 const Value* RunState::find(const ValueSource& source, VarScope& scope) const {
   if (source.up == ValueSource::constant) return &compiled().constants[source.index];

@@ -69,11 +69,15 @@ class Skipper {
     const auto axis = joined->attributes.get<std::int64_t>("axis");
     if ((axis != 1 && axis != -3) || op.attributes.get<Ints>("shape") != Ints{0, 0, -1}) return false;
     std::vector<VarId> parts;
+    std::optional<std::int64_t> width;
     for (const VarId input : joined->inputs) {
       const Op* const direction = maker(input, "unsqueeze");
       if (direction == nullptr || direction->attributes.get<Ints>("axes") != Ints{1}) return false;
       const VarType& type = program_.var(direction->inputs[0]).type;
-      if (!type.shape || type.rank() != 3) return false;
+      // Unlike the views, one concat takes parts of different widths.
+      if (!type.shape || type.rank() != 3 || (*type.shape)[2] == DDim::unknown || width.value_or((*type.shape)[2]) != (*type.shape)[2])
+        return false;
+      width = (*type.shape)[2];
       parts.push_back(direction->inputs[0]);
     }
     Attributes attributes;

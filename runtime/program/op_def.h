@@ -109,6 +109,12 @@ struct OpDef {
   std::vector<std::string> inputs;
   /// Names of the outputs; a last "Out..." means as many as inference gives.
   std::vector<std::string> outputs;
+  /// Names of the attributes that the op reads: `Program` refuses others. A last "..." means that any may be given.
+  std::vector<std::string> attributes = {"..."};
+  bool takes_attribute(const std::string& attribute) const {
+    return std::find(attributes.begin(), attributes.end(), attribute) != attributes.end() ||
+           (!attributes.empty() && attributes.back() == "...");
+  }
   /// Sets `context.results` or throws. Required.
   std::function<void(InferContext&)> infer;
   /// Reads attributes and packs weights once; what it returns is run each time. Null for the ops that the executor itself drives (`while`

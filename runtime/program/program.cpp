@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/program/op_registry.h>
@@ -47,6 +48,15 @@ void check_inputs(const OpDef& def, const Op& op) {
     if (optional(def.inputs[i]) || variadic(def.inputs[i])) continue;
     if (i >= op.inputs.size() || op.inputs[i] == no_var) throw ProgramError("expected input " + def.inputs[i] + ", found none");
   }
+}
+
+void check_attributes(const OpDef& def, const Op& op) {
+  for (const auto& [name, value] : op.attributes)
+    if (!def.takes_attribute(name))
+      throw ProgramError(
+          fmt::format("expected {}, found {}",
+                      def.attributes.empty() ? "no attributes" : fmt::format("the attributes {}", fmt::join(def.attributes, ", ")),
+                      internal::printable(name)));
 }
 
 /// The designs' CopyInSeqToOut: outputs with as many rows as the inputs that carry LoD carry it too. An op that would lose it must say so.
@@ -138,6 +148,7 @@ std::vector<VarType> Program::infer(int block, const Op& op) const {
   InferContext context(*this, op, block);
   try {
     check_inputs(def, op);
+    check_attributes(def, op);
     check_visible(block, op);
     check_results_visible(op);
     def.infer(context);

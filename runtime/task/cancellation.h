@@ -35,8 +35,7 @@ class CancellationSource {
   Ref<ScopeState> state_;
 };
 
-inline std::exception_ptr make_cancelled_error(const TaskInfo& task) {
-  return std::make_exception_ptr(CancelledError("task '" + task.name() + "' was cancelled"));
-}
+/// A CancelledError that names the task; where no memory is left for its text, one that names none.
+std::exception_ptr make_cancelled_error(const TaskInfo& task) noexcept;
 
 }  // namespace millrace

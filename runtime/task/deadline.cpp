@@ -29,12 +29,14 @@ class Deadline::State final : public RefCounted, public Timer, public InFramePoo
   explicit State(CancellationSource cancellation) noexcept : cancellation_(std::move(cancellation)) {}
   void begin(Executor& executor, Duration after) {
     kept_by_executor_ = Ref<State>(this);
-    executor.add_timer(*this, executor.after(after));
+    when_ = executor.after(after);
+    executor.add_timer(*this, when_);
   }
   void end(Executor& executor) noexcept {
     if (executor.cancel_timer(*this)) kept_by_executor_ = Ref<State>();
   }
-  bool passed() const noexcept { return passed_.load(std::memory_order_acquire); }
+  /// Work that looks at the clock by itself may end before the timer fires.
+  bool passed(TimePoint now) const noexcept { return passed_.load(std::memory_order_acquire) || now >= when_; }
 
  private:
   void fire() noexcept override {
@@ -45,6 +47,7 @@ class Deadline::State final : public RefCounted, public Timer, public InFramePoo
 
   CancellationSource cancellation_;
   std::atomic<bool> passed_{false};
+  TimePoint when_{};
   Ref<State> kept_by_executor_;
 };
 
@@ -53,7 +56,7 @@ Deadline::Deadline(Executor& executor, Duration after, CancellationSource cancel
   state_->begin(executor, after);
 }
 Deadline::~Deadline() { state_->end(executor_); }
-bool Deadline::passed() const noexcept { return state_->passed(); }
+bool Deadline::passed() const noexcept { return state_->passed(executor_.now()); }
 
 namespace {
 

@@ -46,8 +46,8 @@ class Gate {
     bool disarm() noexcept override { return gate_.remove(*this); }
     std::string describe() const override { return gate_.what_; }
     bool indirect() const noexcept override { return true; }
-    void writers(std::vector<TaskInfo*>& out) const override {
-      if (gate_.writer_ != nullptr) out.push_back(gate_.writer_);
+    void writers(WriterVisitor& visitor) const override {
+      if (gate_.writer_ != nullptr) visitor.visit(*gate_.writer_);
     }
 
     Gate& gate_;

@@ -2,12 +2,45 @@
 #include <millrace/runtime/task/run.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include <millrace/runtime/task/cancellation.h>
 #include <millrace/runtime/task/errors.h>
 
 namespace millrace {
+namespace {
+
+/// Errors for where no memory is left for the text of another. The first run makes them.
+struct SpareErrors {
+  std::exception_ptr cancelled = std::make_exception_ptr(CancelledError("a task was cancelled, and no memory was left for its name"));
+  std::exception_ptr deadlock =
+      std::make_exception_ptr(DeadlockError("deadlock: nobody can go on, and no memory was left for the names of the tasks", {}));
+};
+const SpareErrors& spare_errors() {
+  static const SpareErrors made;
+  return made;
+}
+
+template <class F>
+class Visiting final : public WriterVisitor {
+ public:
+  explicit Visiting(F f) noexcept : f_(f) {}
+  void visit(TaskInfo& writer) noexcept override { f_(writer); }
+
+ private:
+  const F f_;
+};
+
+}  // namespace
+
+std::exception_ptr make_cancelled_error(const TaskInfo& task) noexcept {
+  try {
+    return std::make_exception_ptr(CancelledError("task '" + task.name() + "' was cancelled"));
+  } catch (const std::bad_alloc&) {
+    return spare_errors().cancelled;
+  }
+}
 
 // ---- TaskInfo -------------------------------------------------------------------------------------------------------
 
@@ -89,26 +122,33 @@ void ScopeState::record(std::exception_ptr error) noexcept {
     if (was_cancelled) {
       child_was_cancelled_ = true;
     } else {
-      first = errors_.empty();
-      errors_.push_back(std::move(error));
+      first = first_error_ == nullptr;
+      if (first) {
+        first_error_ = std::move(error);
+      } else {
+        try {
+          later_errors_.push_back(std::move(error));
+        } catch (const std::bad_alloc&) {
+        }
+      }
     }
   }
   if (first) cancel();
 }
 
-std::exception_ptr ScopeState::first_error() const noexcept { return errors_.empty() ? nullptr : errors_.front(); }
+std::exception_ptr ScopeState::first_error() const noexcept { return first_error_; }
 
 std::vector<std::exception_ptr> ScopeState::later_errors() const {
   std::lock_guard lock(run_->mutex_);
-  if (errors_.empty()) return {};
-  return {errors_.begin() + 1, errors_.end()};
+  return later_errors_;
 }
 
 void ScopeState::abandon(bool errors_thrown) noexcept {
   const Ref<ScopeState> self(this);
   if (errors_thrown) {
     std::lock_guard lock(run_->mutex_);
-    errors_.clear();
+    first_error_ = nullptr;
+    later_errors_.clear();
   }
   if (live() != 0) {
     cancel();
@@ -123,13 +163,14 @@ void ScopeState::abandon(bool errors_thrown) noexcept {
 void ScopeState::orphans_ended() noexcept {
   const Ref<ScopeState> last = std::move(kept_by_orphans_);
   std::lock_guard lock(run_->mutex_);
-  if (!errors_.empty() && owner_->orphan_error_ == nullptr) owner_->orphan_error_ = errors_.front();
+  if (owner_->orphan_error_ == nullptr) owner_->orphan_error_ = first_error_;
   run_->close(*this);
 }
 
 // ---- Run ------------------------------------------------------------------------------------------------------------
 
 Run::Run(std::string name, Tracer* tracer) : name_(std::move(name)), tracer_(tracer), root_(new ScopeState(*this, nullptr, nullptr)) {
+  spare_errors();
   open(*root_);
 }
 Run::~Run() = default;
@@ -300,34 +341,33 @@ bool Run::blocked(const TaskInfo& task) const noexcept { return task.wait_ != nu
 
 // The least set that holds `task` and all that it needs. It is closed unless it holds a task that does not wait for
 // another: mostly the first one met.
-bool Run::mark_closed_set_of(TaskInfo& task) {
+bool Run::mark_closed_set_of(TaskInfo& task) noexcept {
   ++epoch_;
   task.mark_ = epoch_;
-  open_.assign(1, &task);
-  while (!open_.empty()) {
-    TaskInfo& next = *open_.back();
-    open_.pop_back();
-    if (!mark_what_it_needs(next)) return false;
-  }
+  RunnableQueue open;  // blocked tasks are in no queue of an executor
+  open.push(task);
+  while (Runnable* const next = open.pop())
+    if (!mark_what_it_needs(static_cast<TaskInfo&>(*next), open)) return false;
   return true;
 }
 
 // Marks the writers and the live children of a blocked task. False when one of them, in this run or another, may still
 // go on.
-bool Run::mark_what_it_needs(TaskInfo& task) {
+bool Run::mark_what_it_needs(TaskInfo& task, RunnableQueue& open) noexcept {
   const auto mark = [&](TaskInfo& needed) {
     if (needed.mark_ == epoch_) return;
     needed.mark_ = epoch_;
-    open_.push_back(&needed);
+    open.push(needed);
   };
   if (task.wait_->fed_from_outside()) return false;
-  writers_.clear();
-  task.wait_->writers(writers_);
-  if (writers_.empty() && task.wait_->kind_ == Wait::Kind::blocker) return false;
-  for (TaskInfo* writer : writers_) {
-    if (writer->run_ != this || !blocked(*writer)) return false;
-    mark(*writer);
-  }
+  bool known = false, all_blocked = true;
+  Visiting visitor([&](TaskInfo& writer) {
+    known = true;
+    all_blocked = all_blocked && writer.run_ == this && blocked(writer);
+    if (all_blocked) mark(writer);
+  });
+  task.wait_->writers(visitor);
+  if (!all_blocked || (!known && task.wait_->kind_ == Wait::Kind::blocker)) return false;
   for (ScopeState* scope = task.open_scopes_; scope != nullptr; scope = scope->next_of_owner_) {
     if (scope->live() != scope->blocked_) return false;
     if (scope->blocked_ == 0) continue;
@@ -340,7 +380,7 @@ bool Run::mark_what_it_needs(TaskInfo& task) {
 
 // The greatest set of blocked tasks each of which needs only tasks of the set. `at_rest`: nothing can run, so a wait
 // without known writers belongs to it.
-bool Run::mark_all_stuck(bool at_rest) {
+bool Run::mark_all_stuck(bool at_rest) noexcept {
   ++epoch_;
   std::size_t members = 0;
   for (Wait* wait = first_wait_; wait != nullptr; wait = wait->next_) {
@@ -361,13 +401,16 @@ bool Run::mark_all_stuck(bool at_rest) {
   return members != 0;
 }
 
-bool Run::is_stuck(TaskInfo& task, bool at_rest) {
-  const auto in_set = [&](const TaskInfo* needed) { return needed->run_ == this && needed->mark_ == epoch_; };
+bool Run::is_stuck(TaskInfo& task, bool at_rest) noexcept {
   if (task.wait_->fed_from_outside()) return false;
-  writers_.clear();
-  task.wait_->writers(writers_);
-  if (writers_.empty() && task.wait_->kind_ == Wait::Kind::blocker && !at_rest) return false;
-  if (!std::all_of(writers_.begin(), writers_.end(), in_set)) return false;
+  bool known = false, all_stuck = true;
+  Visiting visitor([&](TaskInfo& writer) {
+    known = true;
+    all_stuck = all_stuck && writer.run_ == this && writer.mark_ == epoch_;
+  });
+  task.wait_->writers(visitor);
+  if (!known && task.wait_->kind_ == Wait::Kind::blocker && !at_rest) return false;
+  if (!all_stuck) return false;
   for (ScopeState* scope = task.open_scopes_; scope != nullptr; scope = scope->next_of_owner_) {
     if (scope->live() != scope->blocked_) return false;
     if (scope->blocked_ == 0) continue;
@@ -378,25 +421,35 @@ bool Run::is_stuck(TaskInfo& task, bool at_rest) {
   return true;
 }
 
-void Run::fail_marked(RunnableQueue& woken) {
+void Run::fail_marked(RunnableQueue& woken) noexcept {
+  std::exception_ptr error;
+  try {
+    error = std::make_exception_ptr(deadlock_of_marked());
+  } catch (const std::bad_alloc&) {
+    error = spare_errors().deadlock;
+  }
+  for (Wait* wait = first_wait_; wait != nullptr;) {
+    Wait& marked = *std::exchange(wait, wait->next_);
+    if (marked.blocks() && marked.task().mark_ == epoch_) take_back(marked, error, woken);
+  }
+}
+
+DeadlockError Run::deadlock_of_marked() const {
   constexpr std::size_t named = 16;
   std::vector<DeadlockError::Waiter> waiters;
   std::vector<std::size_t> direct;
   std::vector<std::size_t> indirect;
-  Tasks tasks;
-  for (Wait* wait = first_wait_; wait != nullptr; wait = wait->next_) {
+  for (const Wait* wait = first_wait_; wait != nullptr; wait = wait->next_) {
     if (!wait->blocks() || wait->task().mark_ != epoch_) continue;
     (wait->indirect() ? indirect : direct).push_back(waiters.size());
     waiters.push_back({wait->task().name(), wait->describe()});
-    tasks.push_back(&wait->task());
   }
   direct.insert(direct.end(), indirect.begin(), indirect.end());
   std::string what = "deadlock in run '" + name_ + "': nobody can go on";
   for (std::size_t i = 0; i < direct.size() && i < named; ++i)
     what += "; task '" + waiters[direct[i]].task + "' waits for " + waiters[direct[i]].awaited;
   if (waiters.size() > named) what += "; and " + std::to_string(waiters.size() - named) + " more";
-  const std::exception_ptr error = std::make_exception_ptr(DeadlockError(what, std::move(waiters)));
-  for (TaskInfo* task : tasks) take_back(*task->wait_, error, woken);
+  return {what, std::move(waiters)};
 }
 
 }  // namespace millrace

@@ -14,6 +14,8 @@
 
 namespace millrace {
 
+class DeadlockError;
+
 /// The state that all tasks below one root share: the number of tasks that can still do something by themselves, the list of those
 /// that wait, and the search for tasks that would wait for ever.
 ///
@@ -56,7 +58,6 @@ class Run final : public RefCounted {
   friend class JoinWait;
   friend class ScopeState;
   friend class Wait;
-  using Tasks = std::vector<TaskInfo*>;
 
   bool suspend(Wait& wait) noexcept;
   void wake(Wait& wait, std::exception_ptr error) noexcept;
@@ -71,11 +72,12 @@ class Run final : public RefCounted {
   void unlink(Wait& wait) noexcept;
   bool take_back(Wait& wait, const std::exception_ptr& error, RunnableQueue& woken) noexcept;
   bool blocked(const TaskInfo& task) const noexcept;
-  bool mark_closed_set_of(TaskInfo& task);
-  bool mark_what_it_needs(TaskInfo& task);
-  bool mark_all_stuck(bool at_rest);
-  bool is_stuck(TaskInfo& task, bool at_rest);
-  void fail_marked(RunnableQueue& woken);
+  bool mark_closed_set_of(TaskInfo& task) noexcept;
+  bool mark_what_it_needs(TaskInfo& task, RunnableQueue& open) noexcept;
+  bool mark_all_stuck(bool at_rest) noexcept;
+  bool is_stuck(TaskInfo& task, bool at_rest) noexcept;
+  void fail_marked(RunnableQueue& woken) noexcept;
+  DeadlockError deadlock_of_marked() const;
   static void post(RunnableQueue woken) noexcept;
 
   const std::string name_;
@@ -89,8 +91,6 @@ class Run final : public RefCounted {
   ScopeState* last_scope_ = nullptr;
   std::size_t blocked_ = 0;
   std::uint64_t epoch_ = 0;
-  Tasks writers_;  // scratch of the searches, kept so that they allocate nothing
-  Tasks open_;
   Ref<ScopeState> root_;
 };
 

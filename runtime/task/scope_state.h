@@ -37,8 +37,8 @@ class ScopeState final : public RefCounted, public InFramePool {
   void child_begins() noexcept;
   /// A child has ended with `error` or null; passes on the thread's count of the run's activity.
   void child_ended(std::exception_ptr error) noexcept;
-  /// The first error cancels the scope, later ones are kept behind it; the end of a task that was cancelled is no
-  /// error.
+  /// The first error cancels the scope, later ones are kept behind it as far as memory reaches; the end of a task that was
+  /// cancelled is no error.
   void record(std::exception_ptr error) noexcept;
 
   /// Once no child is left.
@@ -70,7 +70,8 @@ class ScopeState final : public RefCounted, public InFramePool {
   std::size_t blocked_ = 0;  // children that wait for another task
   bool child_was_cancelled_ = false;
   Ref<ScopeState> kept_by_orphans_;  // to itself, while children live on without their scope
-  std::vector<std::exception_ptr> errors_;
+  std::exception_ptr first_error_;
+  std::vector<std::exception_ptr> later_errors_;
 };
 
 }  // namespace millrace

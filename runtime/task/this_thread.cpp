@@ -8,21 +8,10 @@
 
 #include <millrace/runtime/task/executor.h>
 #include <millrace/runtime/task/frame_pool.h>
+#include <millrace/tensor/sanitized.h>
 
 namespace millrace {
 namespace {
-
-// Under these sanitizers every frame comes from the heap, so that a use after free is seen.
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define MILLRACE_FRAMES_FROM_HEAP 1
-#endif
-#endif
-#if defined(MILLRACE_FRAMES_FROM_HEAP) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool from_heap = true;
-#else
-constexpr bool from_heap = false;
-#endif
 
 constexpr std::size_t class_bytes = 64;
 constexpr std::size_t classes = 64;            // frames up to 4 KiB
@@ -118,7 +107,7 @@ void* frame_allocate(std::size_t bytes, FrameCount counted) {
   FrameCache* cache = this_cache();
   const std::size_t size_class = (bytes - 1) / class_bytes;
   void* memory = nullptr;
-  if (from_heap || size_class >= classes) {
+  if (sanitized || size_class >= classes) {
     memory = ::operator new(bytes);
   } else {
     if (cache != nullptr) memory = cache->take(size_class);
@@ -132,7 +121,7 @@ void frame_free(void* memory, std::size_t bytes, FrameCount counted) noexcept {
   FrameCache* cache = this_cache();
   if (counted == FrameCount::counted) count(cache, -1);
   const std::size_t size_class = (bytes - 1) / class_bytes;
-  if (from_heap || size_class >= classes) {
+  if (sanitized || size_class >= classes) {
     ::operator delete(memory, bytes);
   } else if (cache == nullptr || !cache->keep(memory, size_class)) {
     ::operator delete(memory, (size_class + 1) * class_bytes);

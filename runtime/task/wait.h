@@ -4,11 +4,19 @@
 #include <coroutine>
 #include <exception>
 #include <string>
-#include <vector>
 
 #include <millrace/runtime/task/task_info.h>
 
 namespace millrace {
+
+/// What a search asks of each task that could bring an awaited thing about.
+class WriterVisitor {
+ public:
+  virtual void visit(TaskInfo& writer) noexcept = 0;
+
+ protected:
+  ~WriterVisitor() = default;
+};
 
 /// Base of every awaiter that suspends a task until something else happens. Derive from `Blocker` when only another
 /// task of the same run can bring it about (a slot, a gate, a join), from `ExternalWait` when something outside does (a
@@ -60,10 +68,10 @@ class Wait {
   /// True when it is the doing of another task that is waited for, its end or its value: an error names such waits behind those
   /// that may be the cause.
   virtual bool indirect() const noexcept { return kind_ == Kind::join; }
-  /// Appends the live tasks that could bring this about. All of them must be alive while they are listed, and a task
-  /// that has just done it must stay listed until it has called `wake`. A blocker that lists none is judged only when
-  /// nothing of its run can run.
-  virtual void writers(std::vector<TaskInfo*>& out) const { static_cast<void>(out); }
+  /// Visits the live tasks that could bring this about, called with the run's mutex held. All of them must be alive while
+  /// they are visited, and a task that has just done it must be visited until it has called `wake`. A blocker that visits
+  /// none is judged only when nothing of its run can run.
+  virtual void writers(WriterVisitor& visitor) const { static_cast<void>(visitor); }
   /// True while a party outside every run may end this wait: then the wait is no part of a deadlock.
   virtual bool fed_from_outside() const { return false; }
 

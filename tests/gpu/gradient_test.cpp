@@ -21,8 +21,8 @@
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/runtime/training/extract.h>
 #include <millrace/tensor/cuda_device.h>
+#include <millrace/tensor/sanitized.h>
 #include <support/random_tensor.h>
-#include <support/sanitized.h>
 #include <support/test_place.h>
 #include <support/user_cells.h>
 #include <support/with_gradients.h>

@@ -20,10 +20,10 @@
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/cuda_device.h>
+#include <millrace/tensor/sanitized.h>
 #include <millrace/tensor/work_failure.h>
 #include <support/random_lstm.h>
 #include <support/same_bits.h>
-#include <support/sanitized.h>
 #include <support/test_place.h>
 
 namespace millrace::testing {

@@ -59,6 +59,8 @@ TEST_CASE("sizes that do not add up and parts that do not fit are errors that na
                        "concat: expected extents that agree but for axis 0, found [2, 2] and [4, 1]", ShapeError);
   CHECK_THROWS_AS(concat({x, Tensor::from<double>({1})}, 0, device.stream(0)), DTypeError);
   CHECK_THROWS_AS(concat({x}, 1, device.stream(0)), IndexError);
+  Tensor bytes(DType::u8, DDim{4});
+  CHECK_THROWS_AS(concat({x}, 0, bytes, device.stream(0)), DTypeError);
 }
 
 }  // namespace millrace::testing

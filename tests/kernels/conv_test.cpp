@@ -246,4 +246,26 @@ TEST_CASE("an axis of one element under one tap changes no bit, of all channels 
     }
 }
 
+TEST_CASE("a view whose only channel has a stride of its own gives the bits of a copy, with and without strides and pads") {
+  CpuDevice device;
+  Random random(16);
+  for (const int spatial : {1, 2, 3})
+    for (const std::int64_t stride : {1, 2})
+      for (const std::int64_t pad : {0, 1}) {
+        INFO("axes ", spatial, ", stride ", stride, ", pad ", pad);
+        ConvDesc desc;
+        DDim dims{1, 3}, w{4, 1};
+        std::vector<int> perm{1, 0};
+        for (int axis = 2; axis < spatial + 2; ++axis) {
+          desc.axes.push_back({.stride = stride, .before = pad, .after = pad});
+          dims = dims.inserted(axis, 9);
+          w = w.inserted(axis, 3);
+          perm.push_back(axis);
+        }
+        const Tensor view = random_tensor(random, DType::f32, dims).permute(perm), weights = random_tensor(random, DType::f32, w);
+        const Tensor copied = Tensor::from<float>(view.to_vector<float>(), view.dims());
+        CHECK(same_bits(conv(desc, view, weights, nullptr, device.stream(0)), conv(desc, copied, weights, nullptr, device.stream(0))));
+      }
+}
+
 }  // namespace millrace::testing

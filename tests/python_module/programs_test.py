@@ -848,18 +848,6 @@ def test_attributes_that_an_op_does_not_have_are_refused():
         assert mr.call("softmax", x, axis=0).shape == (2, 3)
 
 
-def test_the_attributes_of_ops_are_those_of_the_reference():
-    known = {op: set(names.split(", ")) for op, names in mr._core._op_attributes().items()}
-    every = set().union(*known.values())
-    for line in (HERE.resolve().parents[1] / "docs/ops.md").read_text().split("\n"):
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if not line.startswith("|") or len(cells) < 3:
-            continue
-        told = {word[0] for piece in re.split("[,;]", cells[2]) if (word := re.findall(r"\w+", piece))} & every
-        for op in re.findall(r"`(\w+)`", cells[0]):
-            assert told <= known.get(op, set()), op
-
-
 def test_numbers_out_of_range_as_indices_are_refused_when_the_program_is_built():
     with mr.Program():
         x = mr.input("x", mr.f32, [3, None])

@@ -403,6 +403,25 @@ TEST_CASE("a runtime runs on any executor of Asio's: a thread pool, a strand of 
   CHECK_THROWS_AS(Runtime{both}, ArgumentError);
 }
 
+TEST_CASE("runs of equal extents one after the other need no more memory than one") {
+  RuntimeOptions options;
+  options.memory_limit = 3 << 19;
+  Runtime runtime(options);
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, DDim::unknown}));
+    // The sums are few, and kept for the next run; the ones are many.
+    const build::Var ones = build::call1("constant_of_shape", {build::call1("shape", {x})}, {{"value", Tensor::from<float>({1})}});
+    build::output("sums", build::call1("reduce", {ones}, {{"kind", std::string("sum")}, {"axes", std::vector<std::int64_t>{1}}}));
+  }
+  const Executable executable = runtime.compile(std::move(program));
+  for (int i = 0; i < 3; ++i) {
+    const auto result = runtime.async_run(executable, {{"x", make_darray(DDim{256, 1024}, 0.0f)}}, asio::use_future).get();
+    CHECK(result["sums"].tensor().to_vector<float>()[255] == 1024);
+  }
+}
+
 TEST_CASE("a runtime with a memory limit ends the run that needs more, with op, iteration and size, and serves others") {
   RuntimeOptions options;
   options.memory_limit = 1 << 20;

@@ -10,10 +10,10 @@
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/training/extract.h>
+#include <millrace/tensor/sanitized.h>
 
 #include "support/program_runs.h"
 #include "support/random.h"
-#include "support/sanitized.h"
 
 /// Gradients against central differences in double precision.
 namespace millrace::testing {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include <support/sanitized.h>
+#include <millrace/tensor/sanitized.h>
 
 namespace millrace::testing {
 

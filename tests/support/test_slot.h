@@ -37,9 +37,9 @@ class TestSlot {
       return std::erase(slot_.readers_, this) != 0;
     }
     std::string describe() const override { return slot_.what_; }
-    void writers(std::vector<TaskInfo*>& out) const override {
+    void writers(WriterVisitor& visitor) const override {
       std::lock_guard lock(slot_.mutex_);
-      out.insert(out.end(), slot_.writers_.begin(), slot_.writers_.end());
+      for (TaskInfo* const writer : slot_.writers_) visitor.visit(*writer);
     }
     TestSlot& slot_;
   };

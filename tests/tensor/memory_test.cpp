@@ -7,8 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <millrace/tensor/error.h>
-
-#include "support/sanitized.h"
+#include <millrace/tensor/sanitized.h>
 
 using namespace millrace;
 
@@ -25,7 +24,7 @@ TEST_CASE("host memory is aligned, never null, and the host's") {
 }
 
 TEST_CASE("a small block of host memory goes back to the thread that gave it back, and only for as many bytes in lines of 64") {
-  if (testing::sanitized) return;  // there each block comes from the heap
+  if (sanitized) return;  // there each block comes from the heap
   void* const first = host_memory()->allocate(200);
   host_memory()->deallocate(first, 200);
   void* const other = host_memory()->allocate(500);

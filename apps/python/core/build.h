@@ -25,10 +25,6 @@ struct SharedProgram {
 
 /// The type of something that is declared: None for an extent that is not known yet.
 VarType type_from(nb::handle dtype, nb::handle shape, int lod);
-/// The attributes of the standard ops that have any, joined by ", ".
-const std::map<std::string, std::string>& op_attributes();
-/// ArgumentError for an attribute that the op does not have. Of an op that is not registered nothing is checked.
-void expect_attributes(const std::string& op, const Attributes& given);
 /// The outputs of a run as a Result.
 nb::object result_object(RunResult made);
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <millrace/runtime/builder/array_var.h>
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/program/op_registry.h>
 
 #include "build.h"
 
@@ -48,6 +50,18 @@ nb::object operand_object(const Var& var) {
   if (var.type().is_array()) return nb::cast(build::ArrayVar::of(var));
   if (var.type().kind == VarKind::order) return nb::cast(build::Order(var));
   return nb::cast(var);
+}
+
+/// The builder refuses them, too, but knows no name that is close.
+void expect_attributes(const std::string& op, const Attributes& given) {
+  const OpDef* const def = build::Guard::current().program().registry().find(op);
+  if (def == nullptr) return;  // the builder names it
+  for (const auto& [name, value] : given) {
+    if (def->takes_attribute(name)) continue;
+    const std::string names = fmt::format("{}", fmt::join(def->attributes, ", "));
+    throw ArgumentError(fmt::format("call: op {}: expected the attributes {}, found '{}'{}", op, names.empty() ? "(none)" : names, name,
+                                    meant(name, names)));
+  }
 }
 
 nb::object call(const std::string& op, nb::args inputs, const std::vector<std::string>& names, nb::kwargs attributes) {
@@ -419,7 +433,6 @@ void bind_ops(nb::module_& m) {
         "Any operation by its name (docs/ops.md): inputs in their order, None for an optional one that is absent; attributes by name. One "
         "output\n"
         "alone, several as a tuple. Arrays and orders are TensorArrays and Orders.");
-  m.def("_op_attributes", &op_attributes);
   Operations operations(m);
   bind_elementwise(m, operations);
   bind_activations(m);

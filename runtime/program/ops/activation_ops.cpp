@@ -3,6 +3,7 @@
 #include <millrace/kernels/binary.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
@@ -58,10 +59,9 @@ OpKernel run_unary(Unary kind, UnaryParams params) {
 }
 
 OpDef unary_op(const UnaryName& named) {
-  OpDef def;
-  def.name = named.name;
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define(named.name, {"X"}, {"Out"});
+  for (const char* const name : {named.alpha, named.beta})
+    if (name != nullptr) def.attributes.emplace_back(name);
   def.infer = [kind = named.kind](InferContext& context) { infer_unary(kind, context); };
   def.prepare = [named](const PrepareContext& context) { return run_unary(named.kind, params_of(named, context.attributes())); };
   def.follow_rows = follow_same();
@@ -78,6 +78,7 @@ Unary gelu_kind(const Attributes& attributes) {
 
 OpDef gelu_op() {
   OpDef def = unary_op({"gelu", Unary::gelu});
+  def.attributes = {"approximate"};
   def.infer = [](InferContext& context) { infer_unary(gelu_kind(context.attributes()), context); };
   def.prepare = [](const PrepareContext& context) { return run_unary(gelu_kind(context.attributes()), {}); };
   return def;
@@ -93,10 +94,7 @@ void infer_prelu(InferContext& context) {
 }
 
 OpDef prelu_op() {
-  OpDef def;
-  def.name = "prelu";
-  def.inputs = {"X", "Slope"};
-  def.outputs = {"Out"};
+  OpDef def = define("prelu", {"X", "Slope"}, {"Out"});
   def.infer = infer_prelu;
   def.prepare = [](const PrepareContext&) -> OpKernel {
     return [](OpContext& context) { context.set(0, binary(Binary::prelu, context.tensor(0), context.tensor(1), context.stream())); };

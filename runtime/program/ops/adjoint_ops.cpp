@@ -6,6 +6,7 @@
 #include <millrace/kernels/slice.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/gradients.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
@@ -72,10 +73,7 @@ void vectorize_sum_to(Vectorizer& v, const Op& op) {
 }
 
 OpDef sum_to_op() {
-  OpDef def;
-  def.name = "sum_to";
-  def.inputs = {"X", "Like"};
-  def.outputs = {"Out"};
+  OpDef def = define("sum_to", {"X", "Like"}, {"Out"});
   def.infer = infer_sum_to;
   def.prepare = [](const PrepareContext&) -> OpKernel {
     return [](OpContext& run) { run.set(0, summed_to(run.tensor(0), run.tensor(1).dims(), run.stream())); };
@@ -108,10 +106,7 @@ void infer_put_slice(InferContext& context) {
 }
 
 OpDef put_slice_op() {
-  OpDef def;
-  def.name = "put_slice";
-  def.inputs = {"X", "Updates"};
-  def.outputs = {"Out"};
+  OpDef def = define("put_slice", {"X", "Updates"}, {"Out"}, {"starts", "ends", "axes", "steps"});
   def.infer = infer_put_slice;
   def.prepare = [](const PrepareContext&) -> OpKernel {
     return [](OpContext& run) {
@@ -180,7 +175,8 @@ void add_adjoint_ops(OpRegistry& registry) {
   registry.add(sum_to_op());
   registry.add(put_slice_op());
   registry.add(sequence_op("row_numbers", {"X"}, {"Out"}, infer_row_numbers, prepare_row_numbers, "numbers all rows"));
-  registry.add(sequence_op("window_rows", {"X"}, {"Out"}, infer_window_rows, prepare_window_rows, "names the rows around each row"));
+  registry.add(sequence_op("window_rows", {"X"}, {"Out"}, infer_window_rows, prepare_window_rows, "names the rows around each row",
+                           {"context_start", "context_length"}));
   registry.cut_gradients({"row_numbers", "window_rows"});
 }
 

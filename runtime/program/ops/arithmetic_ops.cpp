@@ -9,6 +9,7 @@
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/arithmetic_names.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
@@ -61,10 +62,7 @@ OpKernel prepare_arithmetic(const PrepareContext& context) {
 std::string name_of(ArithmeticStep step) { return names[static_cast<std::size_t>(step)]; }
 
 void add_arithmetic_ops(OpRegistry& registry) {
-  OpDef def;
-  def.name = "arithmetic";
-  def.inputs = {"X", "Operands..."};
-  def.outputs = {"Out"};
+  OpDef def = define("arithmetic", {"X", "Operands..."}, {"Out"}, {"steps"});
   def.infer = infer_arithmetic;
   def.prepare = prepare_arithmetic;
   def.follow_rows = follow_elementwise;

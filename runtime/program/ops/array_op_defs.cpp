@@ -5,6 +5,7 @@
 #include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/arrays.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/tensor/checked.h>
@@ -50,11 +51,8 @@ VarType value_type(const VarType& slot) {
 }
 
 OpDef array_op(const char* name, std::vector<std::string> inputs, std::vector<std::string> outputs,
-               std::function<void(InferContext&)> infer) {
-  OpDef def;
-  def.name = name;
-  def.inputs = std::move(inputs);
-  def.outputs = std::move(outputs);
+               std::function<void(InferContext&)> infer, std::vector<std::string> attributes = {}) {
+  OpDef def = define(name, std::move(inputs), std::move(outputs), std::move(attributes));
   def.infer = std::move(infer);
   def.passes_lod = false;
   return def;
@@ -100,7 +98,7 @@ TensorArray make_array(const OpContext& context, std::optional<std::int64_t> win
 
 /// The known type of a slot; where no slot will say more, with the given extents.
 DDim slot_dims(const OpContext& run, const TensorArray& array, DDim dims) {
-  if (!run.has(2) || !array.is_fixed() || array.size() > 0) return dims;
+  if (!run.has(2) || (array.is_fixed() && array.size() > 0)) return dims;
   const std::vector<std::int64_t> given = run.integers(2);
   for (int axis = 0; axis < dims.rank() && std::cmp_less(axis, given.size()); ++axis) {
     const std::int64_t extent = given[static_cast<std::size_t>(axis)];
@@ -123,7 +121,8 @@ OpKernel prepare_tensor_array(const PrepareContext& context) {
 }
 
 OpDef tensor_array_op() {
-  OpDef def = array_op("tensor_array", {"Size?", "Order?", "Extents?"}, {"Array"}, infer_tensor_array);
+  OpDef def = array_op("tensor_array", {"Size?", "Order?", "Extents?"}, {"Array"}, infer_tensor_array,
+                       {"dtype", "shape", "growable", "window", "name"});
   def.prepare = prepare_tensor_array;
   def.host_inputs = {0, 2};
   def.pure = false;
@@ -150,6 +149,7 @@ OpDef write_op() {
     expect_place(context, 1);
     expect_storable(context, 0, 2);
   });
+  def.attributes = {"share", "kept", "spill"};
   def.host_inputs = {1};
   def.stores = std::pair<std::size_t, std::size_t>(0, 2);
   def.pure = false;
@@ -158,6 +158,7 @@ OpDef write_op() {
 
 OpDef append_op() {
   OpDef def = array_op("tensor_array_append", {"Array", "X"}, {}, [](InferContext& context) { expect_storable(context, 0, 1); });
+  def.attributes = {"share"};
   def.stores = std::pair<std::size_t, std::size_t>(0, 1);
   def.pure = false;
   return def;
@@ -182,7 +183,7 @@ void infer_read(InferContext& context) {
 }
 
 OpDef read_op() {
-  OpDef def = array_op("tensor_array_read", {"Array", "Index", "Boot?"}, {"Out"}, infer_read);
+  OpDef def = array_op("tensor_array_read", {"Array", "Index", "Boot?"}, {"Out"}, infer_read, {"read_ahead"});
   def.host_inputs = {1};
   return def;
 }
@@ -259,6 +260,7 @@ OpDef unstack_op() {
     if (x.shape) slot = x.shape->erased(unstack_axis(context.attributes(), x.rank()));
     context.result(VarType::array_of(x.dtype, slot, false));
   });
+  def.attributes = {"axis"};
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const int axis = static_cast<int>(context.attributes().get_or("axis", std::int64_t{0}));
     const std::string name = context.program().var(context.op().outputs.at(0)).name;
@@ -330,7 +332,7 @@ void add_array_ops(OpRegistry& registry) {
   registry.add(read_op());
   registry.add(size_op());
   registry.add(has_op());
-  registry.add(array_op("tensor_array_stack", {"Array"}, {"Out"}, infer_stack));
+  registry.add(array_op("tensor_array_stack", {"Array"}, {"Out"}, infer_stack, {"axis"}));
   registry.add(array_op("tensor_array_concat", {"Array"}, {"Out"}, infer_concat));
   registry.add(gather_op());
   registry.add(unstack_op());

@@ -6,6 +6,7 @@
 #include <millrace/runtime/program/ops/internal/arrays.h>
 #include <millrace/runtime/program/ops/internal/beams.h>
 #include <millrace/runtime/program/ops/internal/decoding.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 
 namespace millrace::ops {
@@ -39,10 +40,7 @@ void prefix_results(InferContext& context, DType scores) {
 // ---- beam_search_start ----
 
 OpDef beam_search_start_op() {
-  OpDef def;
-  def.name = "beam_search_start";
-  def.inputs = {"Tokens"};
-  def.outputs = {"Ids", "Scores", "Lengths", "Parents"};
+  OpDef def = define("beam_search_start", {"Tokens"}, {"Ids", "Scores", "Lengths", "Parents"}, {"dtype"});
   def.infer = [](InferContext& context) {
     expect_index(context, 0);
     if (context.tensor(0).lod_depth > 0) throw ProgramError("expected a token for each source, without LoD, found " + context.describe(0));
@@ -84,10 +82,9 @@ void infer_step(InferContext& context) {
 }
 
 OpDef beam_search_step_op() {
-  OpDef def;
-  def.name = "beam_search_step";
-  def.inputs = {"PreIds", "PreScores", "PreLengths", "Scores", "Ids?"};
-  def.outputs = {"SelectedIds", "SelectedScores", "SelectedLengths", "Parents", "Live"};
+  OpDef def = define("beam_search_step", {"PreIds", "PreScores", "PreLengths", "Scores", "Ids?"},
+                     {"SelectedIds", "SelectedScores", "SelectedLengths", "Parents", "Live"},
+                     {"beam_size", "end_id", "length_penalty", "is_accumulated"});
   def.infer = infer_step;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     return [options = beam_options(context.attributes())](OpContext& run) {
@@ -108,10 +105,7 @@ OpDef beam_search_step_op() {
 // ---- beam_search_decode: run by array_ops.cpp ----
 
 OpDef beam_search_decode_op() {
-  OpDef def;
-  def.name = "beam_search_decode";
-  def.inputs = {"Ids", "Scores"};
-  def.outputs = {"SentenceIds", "SentenceScores", "Totals"};
+  OpDef def = define("beam_search_decode", {"Ids", "Scores"}, {"SentenceIds", "SentenceScores", "Totals"}, {"end_id", "length_penalty"});
   def.infer = [](InferContext& context) {
     const VarType& ids = slot_type(context, 0);
     const VarType& scores = slot_type(context, 1);
@@ -130,10 +124,7 @@ OpDef beam_search_decode_op() {
 // ---- gather_tree ----
 
 OpDef gather_tree_op() {
-  OpDef def;
-  def.name = "gather_tree";
-  def.inputs = {"Ids", "Parents", "Lengths?"};
-  def.outputs = {"Out"};
+  OpDef def = define("gather_tree", {"Ids", "Parents", "Lengths?"}, {"Out"}, {"end_token"});
   def.infer = [](InferContext& context) {
     expect_index(context, 0);
     expect_same_dtype(context, 0, 1);
@@ -189,10 +180,7 @@ void infer_sample(InferContext& context) {
 }
 
 OpDef sample_tokens_op() {
-  OpDef def;
-  def.name = "sample_tokens";
-  def.inputs = {"Scores", "Keys", "Step"};
-  def.outputs = {"Ids", "Score"};
+  OpDef def = define("sample_tokens", {"Scores", "Keys", "Step"}, {"Ids", "Score"}, {"seed", "temperature", "top"});
   def.infer = infer_sample;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     return [options = sample_options(context.attributes())](OpContext& run) {

@@ -5,6 +5,7 @@
 #include <millrace/kernels/lstm_cell.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/lstm_form.h>
@@ -277,11 +278,10 @@ OpKernel prepare_gates(const PrepareContext& context) {
   };
 }
 
+const std::vector<std::string> form_attributes{"activations", "alphas", "betas", "clip", "input_forget"};
+
 OpDef gates_op() {
-  OpDef def;
-  def.name = "lstm_gates";
-  def.inputs = {"XW", "HR", "C", "Bias?", "Peephole?"};
-  def.outputs = {"Hn", "Cn"};
+  OpDef def = define("lstm_gates", {"XW", "HR", "C", "Bias?", "Peephole?"}, {"Hn", "Cn"}, form_attributes);
   def.infer = infer_gates;
   def.prepare = prepare_gates;
   def.follow_rows = follow_lstm_cell;
@@ -290,10 +290,7 @@ OpDef gates_op() {
 }
 
 OpDef projected_op() {
-  OpDef def;
-  def.name = "lstm_cell_projected";
-  def.inputs = {"XW", "H", "C", "R", "Bias?", "Peephole?"};
-  def.outputs = {"Hn", "Cn"};
+  OpDef def = define("lstm_cell_projected", {"XW", "H", "C", "R", "Bias?", "Peephole?"}, {"Hn", "Cn"}, form_attributes);
   def.infer = [](InferContext& context) { infer_cell(context, 1); };
   def.prepare = prepare_projected;
   def.follow_rows = follow_lstm_cell;
@@ -306,10 +303,7 @@ OpDef projected_op() {
 void add_cell_ops(OpRegistry& registry) {
   registry.add(projected_op());
   registry.add(gates_op());
-  OpDef def;
-  def.name = "lstm_cell";
-  def.inputs = {"X", "H", "C", "W", "R", "Bias?", "Peephole?"};
-  def.outputs = {"Hn", "Cn"};
+  OpDef def = define("lstm_cell", {"X", "H", "C", "W", "R", "Bias?", "Peephole?"}, {"Hn", "Cn"}, form_attributes);
   def.infer = [](InferContext& context) { infer_cell(context, 2); };
   def.prepare = prepare_lstm_cell;
   def.follow_rows = follow_lstm_cell;

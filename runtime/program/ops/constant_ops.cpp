@@ -9,6 +9,7 @@
 #include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/exact_integers.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
@@ -18,9 +19,7 @@ namespace millrace::ops {
 namespace {
 
 OpDef constant_op() {
-  OpDef def;
-  def.name = "constant";
-  def.outputs = {"Out"};
+  OpDef def = define("constant", {}, {"Out"}, {"value"});
   def.infer = [](InferContext& context) {
     const Tensor& value = context.attributes().get<Tensor>("value");
     context.result(VarType(value.dtype(), value.dims()));
@@ -51,10 +50,7 @@ void infer_constant_of_shape(InferContext& context) {
 int refuse_computed_shape(const InferContext&, int) { refuse_rows("takes its shape from the rows"); }
 
 OpDef constant_of_shape_op() {
-  OpDef def;
-  def.name = "constant_of_shape";
-  def.inputs = {"Shape"};
-  def.outputs = {"Out"};
+  OpDef def = define("constant_of_shape", {"Shape"}, {"Out"}, {"value"});
   def.infer = infer_constant_of_shape;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const Tensor value = fill_value(context.attributes());
@@ -91,10 +87,7 @@ void infer_range(InferContext& context) {
 }
 
 OpDef range_op() {
-  OpDef def;
-  def.name = "range";
-  def.inputs = {"Start", "Limit", "Delta"};
-  def.outputs = {"Out"};
+  OpDef def = define("range", {"Start", "Limit", "Delta"}, {"Out"});
   def.infer = infer_range;
   def.prepare = [](const PrepareContext&) -> OpKernel {
     return [](OpContext& run) {
@@ -130,10 +123,7 @@ void infer_one_hot(InferContext& context) {
 }
 
 OpDef one_hot_op() {
-  OpDef def;
-  def.name = "one_hot";
-  def.inputs = {"Index", "Depth", "Values"};
-  def.outputs = {"Out"};
+  OpDef def = define("one_hot", {"Index", "Depth", "Values"}, {"Out"}, {"axis"});
   def.infer = infer_one_hot;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const int axis = static_cast<int>(context.attributes().get_or("axis", std::int64_t{-1}));
@@ -166,10 +156,7 @@ OpDef one_hot_op() {
 // ---- cast, bit_cast, identity ----
 
 OpDef cast_op() {
-  OpDef def;
-  def.name = "cast";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("cast", {"X"}, {"Out"}, {"to"});
   def.infer = [](InferContext& context) { context.result(tensor_type(context.attributes().get<DType>("to"), context.tensor(0).shape)); };
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     return [to = context.attributes().get<DType>("to")](OpContext& run) { run.set(0, cast(run.tensor(0), to, run.stream())); };
@@ -181,10 +168,7 @@ OpDef cast_op() {
 
 /// The bits of the elements as those of another dtype of the same size: a view.
 OpDef bit_cast_op() {
-  OpDef def;
-  def.name = "bit_cast";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("bit_cast", {"X"}, {"Out"}, {"to"});
   def.infer = [](InferContext& context) {
     const DType to = context.attributes().get<DType>("to");
     if (size_of(to) != size_of(context.tensor(0).dtype) || to == DType::boolean)
@@ -217,10 +201,7 @@ void infer_identity(InferContext& context) {
 
 /// The value itself, of any kind, with its LoD and its turn.
 OpDef identity_op() {
-  OpDef def;
-  def.name = "identity";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("identity", {"X"}, {"Out"}, {"varying"});
   def.infer = infer_identity;
   def.prepare = [](const PrepareContext&) -> OpKernel { return [](OpContext& run) { run.set(0, run.in(0)); }; };
   def.follow_rows = follow_same();

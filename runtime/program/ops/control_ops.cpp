@@ -4,6 +4,7 @@
 #include <millrace/runtime/program/errors.h>
 #include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_registry.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 
 /// Control: what the ops are; the executor runs them.
@@ -186,11 +187,9 @@ void infer_if(InferContext& context) {
   }
 }
 
-OpDef control_op(const char* name, std::vector<std::string> inputs, std::vector<std::string> outputs, void (*infer)(InferContext&)) {
-  OpDef def;
-  def.name = name;
-  def.inputs = std::move(inputs);
-  def.outputs = std::move(outputs);
+OpDef control_op(const char* name, std::vector<std::string> inputs, std::vector<std::string> outputs, void (*infer)(InferContext&),
+                 std::vector<std::string> attributes = {}) {
+  OpDef def = define(name, std::move(inputs), std::move(outputs), std::move(attributes));
   def.infer = infer;
   def.passes_lod = false;
   def.pure = false;
@@ -200,9 +199,10 @@ OpDef control_op(const char* name, std::vector<std::string> inputs, std::vector<
 }  // namespace
 
 void add_control_ops(OpRegistry& registry) {
-  registry.add(control_op("while", {"Carried..."}, {"Out..."}, infer_while));
+  registry.add(control_op("while", {"Carried..."}, {"Out..."}, infer_while,
+                          {"sub_block", "max_trips", "parallel_iterations", "condition", "backward_memory", "backward_folder", "segment"}));
   registry.add(control_op("break_if", {"Condition", "Carried..."}, {}, infer_break_if));
-  registry.add(control_op("if", {"Condition"}, {"Out..."}, infer_if));
+  registry.add(control_op("if", {"Condition"}, {"Out..."}, infer_if, {"then_block", "else_block"}));
 }
 
 }  // namespace millrace::ops

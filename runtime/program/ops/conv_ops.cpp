@@ -6,6 +6,7 @@
 #include <millrace/kernels/winograd.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/packing.h>
@@ -185,20 +186,14 @@ void vectorize_conv(Vectorizer& v, const Op& op) {
 }  // namespace
 
 void add_conv_ops(OpRegistry& registry) {
-  OpDef def;
-  def.name = "conv1d";
-  def.inputs = {"X", "W", "B?"};
-  def.outputs = {"Out"};
+  OpDef def = define("conv1d", {"X", "W", "B?"}, {"Out"}, {"group", "stride", "dilation", "pads", "winograd"});
   def.infer = infer_conv1d;
   def.prepare = prepare_conv1d;
   def.follow_rows = follow_first(follow_conv1d);
   def.vectorize = vectorize_conv1d;
   registry.add(std::move(def));
 
-  OpDef several;
-  several.name = "conv";
-  several.inputs = {"X", "W", "B?"};
-  several.outputs = {"Out"};
+  OpDef several = define("conv", {"X", "W", "B?"}, {"Out"}, {"group", "strides", "dilations", "pads", "relu", "winograd"});
   several.infer = infer_conv;
   several.prepare = prepare_conv;
   several.follow_rows = follow_first(follow_conv);

@@ -3,6 +3,7 @@
 #include <millrace/kernels/crf.h>
 #include <millrace/kernels/elementwise.h>
 #include <millrace/runtime/program/ops/internal/decoding.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/gradients.h>
 #include <millrace/tensor/copy.h>
@@ -37,10 +38,7 @@ Tensor right_tags(const Tensor& tags, const OpContext& run) {
 }
 
 OpDef crf_decoding_op() {
-  OpDef def;
-  def.name = "crf_decoding";
-  def.inputs = {"Emission", "Transition", "Label?"};
-  def.outputs = {"ViterbiPath", "Score"};
+  OpDef def = define("crf_decoding", {"Emission", "Transition", "Label?"}, {"ViterbiPath", "Score"});
   def.infer = [](InferContext& context) {
     const int levels = infer_crf(context);
     if (context.has(2)) expect_labels(context);
@@ -59,10 +57,7 @@ OpDef crf_decoding_op() {
 }
 
 OpDef linear_chain_crf_op() {
-  OpDef def;
-  def.name = "linear_chain_crf";
-  def.inputs = {"Emission", "Transition", "Label"};
-  def.outputs = {"LogLikelihood"};
+  OpDef def = define("linear_chain_crf", {"Emission", "Transition", "Label"}, {"LogLikelihood"});
   def.infer = [](InferContext& context) {
     const int levels = infer_crf(context);
     expect_labels(context);
@@ -79,10 +74,8 @@ OpDef linear_chain_crf_op() {
 }
 
 OpDef crf_gradient_op() {
-  OpDef def;
-  def.name = "linear_chain_crf_gradient";
-  def.inputs = {"Emission", "Transition", "Label", "Gradient"};
-  def.outputs = {"EmissionGradient", "TransitionGradient"};
+  OpDef def =
+      define("linear_chain_crf_gradient", {"Emission", "Transition", "Label", "Gradient"}, {"EmissionGradient", "TransitionGradient"});
   def.infer = [](InferContext& context) {
     infer_crf(context);
     expect_labels(context);

@@ -6,6 +6,7 @@
 #include <millrace/kernels/edit_distance.h>
 #include <millrace/kernels/gather.h>
 #include <millrace/runtime/program/ops/internal/decoding.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/gradients.h>
 
@@ -48,11 +49,9 @@ void infer_ctc(InferContext& context) {
   context.result(VarType(context.tensor(0).dtype, each, levels - 1));
 }
 
-OpDef ctc_op(const char* name, std::function<CtcLabels(const OpContext&)> (*prepare)(const Attributes&)) {
-  OpDef def;
-  def.name = name;
-  def.inputs = {"X"};
-  def.outputs = {"Labels", "Lengths", "Score"};
+OpDef ctc_op(const char* name, std::function<CtcLabels(const OpContext&)> (*prepare)(const Attributes&),
+             std::vector<std::string> attributes) {
+  OpDef def = define(name, {"X"}, {"Labels", "Lengths", "Score"}, std::move(attributes));
   def.infer = infer_ctc;
   def.prepare = [prepare](const PrepareContext& context) -> OpKernel {
     return [search = prepare(context.attributes())](OpContext& run) {
@@ -86,10 +85,7 @@ std::vector<bool> aligned(const Ints& classes, const LoD& lod, const CtcGreedy& 
 }
 
 OpDef ctc_align_op() {
-  OpDef def;
-  def.name = "ctc_align";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("ctc_align", {"X"}, {"Out"}, {"blank", "merge_repeated"});
   def.infer = [](InferContext& context) {
     expect_index_column(context, 0);
     context.attributes().get_or("blank", std::int64_t{0});
@@ -111,10 +107,7 @@ OpDef ctc_align_op() {
 // ---- ctc_loss ----
 
 OpDef ctc_loss_op() {
-  OpDef def;
-  def.name = "ctc_loss";
-  def.inputs = {"X", "Label"};
-  def.outputs = {"Loss"};
+  OpDef def = define("ctc_loss", {"X", "Label"}, {"Loss"}, {"blank", "zero_infinity"});
   def.infer = [](InferContext& context) {
     const int levels = infer_frames(context, context.attributes().get_or("blank", std::int64_t{0}));
     context.attributes().get_or("zero_infinity", false);
@@ -133,10 +126,7 @@ OpDef ctc_loss_op() {
 }
 
 OpDef ctc_gradient_op() {
-  OpDef def;
-  def.name = "ctc_loss_gradient";
-  def.inputs = {"X", "Label", "Gradient"};
-  def.outputs = {"Out"};
+  OpDef def = define("ctc_loss_gradient", {"X", "Label", "Gradient"}, {"Out"}, {"blank", "zero_infinity"});
   def.infer = [](InferContext& context) {
     infer_frames(context, context.attributes().get_or("blank", std::int64_t{0}));
     expect_index_column(context, 1);
@@ -190,10 +180,7 @@ LoDTensor trimmed(const LoDTensor& x, const Ints& lengths, StreamRef stream) {
 }
 
 OpDef sequence_trim_op() {
-  OpDef def;
-  def.name = "sequence_trim";
-  def.inputs = {"X", "Lengths"};
-  def.outputs = {"Out"};
+  OpDef def = define("sequence_trim", {"X", "Lengths"}, {"Out"});
   def.infer = infer_trim;
   def.prepare = [](const PrepareContext&) -> OpKernel {
     return [](OpContext& run) { run.set(0, trimmed(run.in(0).tensor(), run.integers(1), run.stream())); };
@@ -206,10 +193,7 @@ OpDef sequence_trim_op() {
 // ---- edit_distance ----
 
 OpDef edit_distance_op() {
-  OpDef def;
-  def.name = "edit_distance";
-  def.inputs = {"Hyps", "Refs"};
-  def.outputs = {"Out", "SequenceNum"};
+  OpDef def = define("edit_distance", {"Hyps", "Refs"}, {"Out", "SequenceNum"}, {"normalized", "ignored_tokens"});
   def.infer = [](InferContext& context) {
     expect_index(context, 0);
     expect_index(context, 1);
@@ -234,8 +218,8 @@ OpDef edit_distance_op() {
 }  // namespace
 
 void add_ctc_ops(OpRegistry& registry) {
-  registry.add(ctc_op("ctc_greedy", greedy));
-  registry.add(ctc_op("ctc_beam_search", by_beam));
+  registry.add(ctc_op("ctc_greedy", greedy, {"blank", "merge_repeated"}));
+  registry.add(ctc_op("ctc_beam_search", by_beam, {"blank", "width", "top", "paths"}));
   registry.add(ctc_align_op());
   registry.add(ctc_loss_op());
   registry.add(ctc_gradient_op());

@@ -5,6 +5,7 @@
 #include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
@@ -51,10 +52,7 @@ OpKernel run_binary(Binary kind) {
 
 OpDef binary_op(const Named& named) {
   const Binary kind = named.kind;
-  OpDef def;
-  def.name = named.name;
-  def.inputs = {named.first, named.second};
-  def.outputs = {"Out"};
+  OpDef def = define(named.name, {named.first, named.second}, {"Out"});
   def.infer = [kind](InferContext& context) { infer_binary(kind, context); };
   def.prepare = [kind](const PrepareContext&) { return run_binary(kind); };
   def.follow_rows = follow_elementwise;
@@ -64,6 +62,7 @@ OpDef binary_op(const Named& named) {
 
 OpDef mod_op() {
   OpDef def = binary_op({"mod", Binary::mod});
+  def.attributes = {"fmod"};
   def.prepare = [](const PrepareContext& context) {
     return run_binary(context.attributes().get_or("fmod", false) ? Binary::fmod : Binary::mod);
   };
@@ -71,10 +70,7 @@ OpDef mod_op() {
 }
 
 OpDef where_op() {
-  OpDef def;
-  def.name = "where";
-  def.inputs = {"Condition", "A", "B"};
-  def.outputs = {"Out"};
+  OpDef def = define("where", {"Condition", "A", "B"}, {"Out"});
   def.infer = [](InferContext& context) {
     expect_dtype(context, 0, DType::boolean);
     expect_same_dtype(context, 1, 2);
@@ -131,10 +127,7 @@ void vectorize_clip(Vectorizer& v, const Op& op) {
 
 /// The greater of X and Min, then the lesser of that and Max; NaN stays.
 OpDef clip_op() {
-  OpDef def;
-  def.name = "clip";
-  def.inputs = {"X", "Min?", "Max?"};
-  def.outputs = {"Out"};
+  OpDef def = define("clip", {"X", "Min?", "Max?"}, {"Out"});
   def.infer = infer_clip;
   def.prepare = [](const PrepareContext&) -> OpKernel { return run_clip; };
   def.follow_rows = follow_same();

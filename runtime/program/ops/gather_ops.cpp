@@ -2,6 +2,7 @@
 #include <millrace/kernels/gather.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
@@ -73,11 +74,8 @@ void vectorize_gather(Vectorizer& v, const Op& op) {
   v.bind(op.outputs[0], v.emit("gather", {v.get(op.inputs[0]), v.get(op.inputs[1])}, {{"axis", std::int64_t{axis + 1}}}).at(0), true);
 }
 
-OpDef gather_op(const char* name, const char* from) {
-  OpDef def;
-  def.name = name;
-  def.inputs = {from, "Index"};
-  def.outputs = {"Out"};
+OpDef gather_op(const char* name, const char* from, std::vector<std::string> attributes) {
+  OpDef def = define(name, {from, "Index"}, {"Out"}, std::move(attributes));
   def.infer = infer_gather;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const int axis = static_cast<int>(gather_axis(context.attributes()));
@@ -120,10 +118,7 @@ std::vector<int> follow_elements(const InferContext& context, const std::vector<
 }
 
 OpDef gather_elements_op() {
-  OpDef def;
-  def.name = "gather_elements";
-  def.inputs = {"X", "Index"};
-  def.outputs = {"Out"};
+  OpDef def = define("gather_elements", {"X", "Index"}, {"Out"}, {"axis"});
   def.infer = infer_gather_elements;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const int axis = static_cast<int>(gather_axis(context.attributes()));
@@ -143,8 +138,8 @@ OpDef gather_elements_op() {
 }  // namespace
 
 void add_gather_ops(OpRegistry& registry) {
-  registry.add(gather_op("gather", "X"));
-  registry.add(gather_op("embedding", "Table"));
+  registry.add(gather_op("gather", "X", {"axis"}));
+  registry.add(gather_op("embedding", "Table", {}));
   registry.add(gather_elements_op());
   add_gather_gradients(registry);
 }

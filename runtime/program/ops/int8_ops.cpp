@@ -5,6 +5,7 @@
 #include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/packing.h>
@@ -34,10 +35,7 @@ void refuse_last(const InferContext& context, int axis, const char* reason) {
 }
 
 OpDef quantize_op() {
-  OpDef def;
-  def.name = "quantize_rows";
-  def.inputs = {"X"};
-  def.outputs = {"Out", "Scale"};
+  OpDef def = define("quantize_rows", {"X"}, {"Out", "Scale"});
   def.infer = infer_quantize;
   def.prepare = [](const PrepareContext&) -> OpKernel {
     return [](OpContext& run) {
@@ -131,10 +129,7 @@ void vectorize_int8(Vectorizer& v, const Op& op) {
 }
 
 OpDef matmul_int8_op() {
-  OpDef def;
-  def.name = "matmul_int8";
-  def.inputs = {"X", "Scale", "W", "WScale"};
-  def.outputs = {"Out"};
+  OpDef def = define("matmul_int8", {"X", "Scale", "W", "WScale"}, {"Out"});
   def.infer = infer_matmul_int8;
   def.prepare = prepare_int8;
   def.follow_rows = follow_int8;
@@ -184,10 +179,7 @@ RowFunction round_of_rows(const PrepareContext& context, const RowForm& form) {
 }
 
 OpDef round_op() {
-  OpDef def;
-  def.name = "round_to_bytes";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("round_to_bytes", {"X"}, {"Out"}, {"axis"});
   def.infer = infer_round;
   def.prepare = prepare_round;
   def.prepare_rows = round_of_rows;
@@ -268,10 +260,7 @@ RowFunction matmul_bytes_of_rows(const PrepareContext& context, const RowForm& f
 }
 
 OpDef matmul_bytes_op() {
-  OpDef def;
-  def.name = "matmul_bytes";
-  def.inputs = {"X", "W", "WScale"};
-  def.outputs = {"Out"};
+  OpDef def = define("matmul_bytes", {"X", "W", "WScale"}, {"Out"}, {"axis"});
   def.infer = infer_matmul_bytes;
   def.prepare = prepare_matmul_bytes;
   def.prepare_rows = matmul_bytes_of_rows;
@@ -301,10 +290,7 @@ void infer_quantize_bytes(InferContext& context) {
 }
 
 OpDef quantize_bytes_op() {
-  OpDef def;
-  def.name = "quantize_bytes";
-  def.inputs = {"X"};
-  def.outputs = {"Out", "Scale", "Zero"};
+  OpDef def = define("quantize_bytes", {"X"}, {"Out", "Scale", "Zero"}, {"axis"});
   def.infer = infer_quantize_bytes;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     return [axis = static_cast<int>(first_axis(context.attributes()))](OpContext& run) {
@@ -366,10 +352,7 @@ OpKernel prepare_matmul_integer(const PrepareContext& context) {
 }
 
 OpDef matmul_integer_op() {
-  OpDef def;
-  def.name = "matmul_integer";
-  def.inputs = {"X", "Zero", "W"};
-  def.outputs = {"Out"};
+  OpDef def = define("matmul_integer", {"X", "Zero", "W"}, {"Out"});
   def.infer = infer_matmul_integer;
   def.prepare = prepare_matmul_integer;
   def.follow_rows = [](const InferContext& context, const std::vector<int>& axes) -> std::vector<int> {

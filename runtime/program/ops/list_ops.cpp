@@ -5,6 +5,7 @@
 #include <millrace/runtime/program/errors.h>
 #include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
@@ -44,13 +45,11 @@ std::int64_t position_of(const OpContext& run, std::size_t input, std::int64_t o
   return said[0];
 }
 
-OpDef list_op(const char* name, std::vector<std::string> inputs, void (*infer)(InferContext&), void (*run)(OpContext&)) {
-  OpDef def;
-  def.name = name;
-  for (std::size_t i = 1; i < inputs.size(); ++i)
-    if (inputs[i].starts_with("Position") || inputs[i].starts_with("Lengths")) def.host_inputs.push_back(i);
-  def.inputs = std::move(inputs);
-  def.outputs = {"Out"};
+OpDef list_op(const char* name, std::vector<std::string> inputs, void (*infer)(InferContext&), void (*run)(OpContext&),
+              std::vector<std::string> attributes = {}) {
+  OpDef def = define(name, std::move(inputs), {"Out"}, std::move(attributes));
+  for (std::size_t i = 1; i < def.inputs.size(); ++i)
+    if (def.inputs[i].starts_with("Position") || def.inputs[i].starts_with("Lengths")) def.host_inputs.push_back(i);
   def.infer = infer;
   def.prepare = [run](const PrepareContext&) -> OpKernel { return run; };
   def.follow_rows = [](const InferContext&, const std::vector<int>& axes) -> std::vector<int> {
@@ -282,15 +281,15 @@ void run_optional_get(OpContext& run) {
 }  // namespace
 
 void add_list_ops(OpRegistry& registry) {
-  registry.add(list_op("list_of", {"Xs..."}, infer_list_of, run_list_of));
+  registry.add(list_op("list_of", {"Xs..."}, infer_list_of, run_list_of, {"dtype"}));
   registry.add(list_op("list_insert", {"List", "X", "Position?"}, infer_insert, run_insert));
   registry.add(list_op("list_erase", {"List", "Position?"}, infer_erase, run_erase));
   registry.add(list_op("list_at", {"List", "Position"}, infer_at, run_at));
   registry.add(list_op("list_length", {"List"}, infer_length, run_length));
-  registry.add(list_op("list_split", {"X", "Lengths?"}, infer_split, run_split));
-  registry.add(list_op("list_concat", {"List"}, infer_concat, run_concat));
-  registry.add(list_op("list_stack", {"List"}, infer_stack, run_stack));
-  registry.add(list_op("optional_of", {"X?"}, infer_optional_of, run_optional_of));
+  registry.add(list_op("list_split", {"X", "Lengths?"}, infer_split, run_split, {"axis", "keepdims"}));
+  registry.add(list_op("list_concat", {"List"}, infer_concat, run_concat, {"axis"}));
+  registry.add(list_op("list_stack", {"List"}, infer_stack, run_stack, {"axis"}));
+  registry.add(list_op("optional_of", {"X?"}, infer_optional_of, run_optional_of, {"dtype", "list"}));
   registry.add(
       list_op("optional_get", {"X"}, [](InferContext& context) { context.result(optional_type(context, 0).held()); }, run_optional_get));
   registry.add(list_op(

@@ -167,14 +167,21 @@ void add_lod_level_ops(OpRegistry& registry) {
     def.host_inputs = std::move(inputs);
     registry.add(std::move(def));
   };
-  on_host(sequence_op("split_by_mask", {"X", "Mask"}, {"OutTrue", "OutFalse"}, infer_split, prepare_split, "picks some of the rows"), {1});
-  on_host(sequence_op("merge_by_mask", {"InTrue", "InFalse", "Mask"}, {"Out"}, infer_merge, prepare_merge, "joins rows of two inputs"),
+  on_host(
+      sequence_op("split_by_mask", {"X", "Mask"}, {"OutTrue", "OutFalse"}, infer_split, prepare_split, "picks some of the rows", {"level"}),
+      {1});
+  on_host(sequence_op("merge_by_mask", {"InTrue", "InFalse", "Mask"}, {"Out"}, infer_merge, prepare_merge, "joins rows of two inputs",
+                      {"level"}),
           {2});
-  on_host(sequence_op("lod_reset", {"X", "Lengths?", "Like?"}, {"Out"}, infer_reset, prepare_reset, "cuts the rows into other sequences"),
+  on_host(sequence_op("lod_reset", {"X", "Lengths?", "Like?"}, {"Out"}, infer_reset, prepare_reset, "cuts the rows into other sequences",
+                      {"lengths"}),
           {in_lengths});
-  on_host(sequence_op("lod_append", {"X", "Lengths?"}, {"Out"}, infer_append, prepare_append, "cuts the rows into other sequences"),
+  on_host(sequence_op("lod_append", {"X", "Lengths?"}, {"Out"}, infer_append, prepare_append, "cuts the rows into other sequences",
+                      {"lengths"}),
           {in_lengths});
-  on_host(sequence_op("sequence_mask", {"X", "MaxLen?"}, {"Out"}, infer_mask, prepare_mask, "reads its lengths on the host"), {0, 1});
+  on_host(
+      sequence_op("sequence_mask", {"X", "MaxLen?"}, {"Out"}, infer_mask, prepare_mask, "reads its lengths on the host", {"maxlen", "to"}),
+      {0, 1});
 }
 
 }  // namespace millrace::ops

@@ -5,6 +5,7 @@
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/arrays.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/row_moves.h>
@@ -14,10 +15,7 @@ namespace millrace::ops {
 namespace {
 
 OpDef drop_lod_op() {
-  OpDef def;
-  def.name = "drop_lod";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("drop_lod", {"X"}, {"Out"});
   def.infer = [](InferContext& context) { context.result(tensor_type(context.tensor(0).dtype, context.tensor(0).shape)); };
   def.prepare = [](const PrepareContext&) -> OpKernel { return [](OpContext& run) { run.set(0, run.tensor(0)); }; };
   def.follow_rows = follow_same();
@@ -48,10 +46,7 @@ void infer_unpack(InferContext& context) {
 }
 
 OpDef unpack_op(const char* name) {
-  OpDef def;
-  def.name = name;
-  def.inputs = {"X"};
-  def.outputs = {"Array", "Order"};
+  OpDef def = define(name, {"X"}, {"Array", "Order"}, {"level", "sort_by_length", "reverse"});
   def.infer = infer_unpack;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const int level = static_cast<int>(lod_level(context.attributes()));
@@ -83,10 +78,7 @@ void infer_pack(InferContext& context) {
 }
 
 OpDef pack_op(const char* name) {
-  OpDef def;
-  def.name = name;
-  def.inputs = {"Array", "Order"};
-  def.outputs = {"Out"};
+  OpDef def = define(name, {"Array", "Order"}, {"Out"}, {"level"});
   def.infer = infer_pack;
   def.passes_lod = false;
   return def;
@@ -95,10 +87,7 @@ OpDef pack_op(const char* name) {
 // ---- reorder_steps: run by array_ops.cpp ----
 
 OpDef reorder_steps_op() {
-  OpDef def;
-  def.name = "reorder_steps";
-  def.inputs = {"Array", "From", "To"};
-  def.outputs = {"Out"};
+  OpDef def = define("reorder_steps", {"Array", "From", "To"}, {"Out"}, {"kept", "spill"});
   def.infer = [](InferContext& context) {
     const VarType& array = array_type(context, 0);
     expect_order(context, 1);
@@ -126,10 +115,7 @@ void infer_shrink(InferContext& context) {
 }
 
 OpDef shrink_op() {
-  OpDef def;
-  def.name = "shrink";
-  def.inputs = {"State", "Step"};
-  def.outputs = {"Out"};
+  OpDef def = define("shrink", {"State", "Step"}, {"Out"});
   def.infer = infer_shrink;
   def.prepare = [](const PrepareContext&) -> OpKernel {
     return [](OpContext& run) { run.set(0, shrunk(run.in(0).tensor(), run.in(1).tensor(), run.stream())); };

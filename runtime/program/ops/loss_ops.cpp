@@ -11,6 +11,7 @@
 #include <millrace/kernels/where.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/gradients.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
@@ -176,10 +177,7 @@ void dropout_rule(GradientContext& c) {
 }
 
 OpDef dropout_op() {
-  OpDef def;
-  def.name = "dropout";
-  def.inputs = {"X", "Sample", "Step?", "Epoch?"};
-  def.outputs = {"Out"};
+  OpDef def = define("dropout", {"X", "Sample", "Step?", "Epoch?"}, {"Out"}, {"rate", "seed", "number", "training"});
   def.infer = infer_dropout;
   def.prepare = prepare_dropout;
   def.follow_rows = follow_dropout;
@@ -192,10 +190,7 @@ OpDef dropout_op() {
 
 void add_loss_ops(OpRegistry& registry) {
   registry.add(dropout_op());
-  OpDef def;
-  def.name = "softmax_cross_entropy";
-  def.inputs = {"X", "Label"};
-  def.outputs = {"Loss"};
+  OpDef def = define("softmax_cross_entropy", {"X", "Label"}, {"Loss"}, {"ignore_index"});
   def.infer = infer_cross_entropy;
   def.prepare = prepare_cross_entropy;
   def.follow_rows = follow_cross_entropy;

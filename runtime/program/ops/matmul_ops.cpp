@@ -7,6 +7,7 @@
 #include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/packing.h>
@@ -177,10 +178,7 @@ void vectorize_matmul(Vectorizer& v, const Op& op) {
 }
 
 OpDef matmul_op() {
-  OpDef def;
-  def.name = "matmul";
-  def.inputs = {"A", "B"};
-  def.outputs = {"Out"};
+  OpDef def = define("matmul", {"A", "B"}, {"Out"}, {"to"});
   def.infer = infer_matmul;
   def.prepare = prepare_matmul;
   def.follow_rows = follow_matmul;
@@ -212,10 +210,7 @@ OpKernel prepare_matmul_bias(const PrepareContext& context) {
 }
 
 OpDef matmul_bias_op() {
-  OpDef def;
-  def.name = "matmul_bias";
-  def.inputs = {"A", "B", "C"};
-  def.outputs = {"Out"};
+  OpDef def = define("matmul_bias", {"A", "B", "C"}, {"Out"});
   def.infer = infer_matmul;
   def.prepare = prepare_matmul_bias;
   def.follow_rows = [](const InferContext& context, const std::vector<int>& axes) {
@@ -377,10 +372,7 @@ void vectorize_gemm(Vectorizer& v, const Op& op) {
 
 /// alpha·A·B + beta·C.
 OpDef gemm_op() {
-  OpDef def;
-  def.name = "gemm";
-  def.inputs = {"A", "B", "C?"};
-  def.outputs = {"Out"};
+  OpDef def = define("gemm", {"A", "B", "C?"}, {"Out"}, {"alpha", "beta", "trans_a", "trans_b"});
   def.infer = infer_gemm;
   def.prepare = prepare_gemm;
   def.follow_rows = follow_gemm;

@@ -6,6 +6,7 @@
 #include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
@@ -33,10 +34,7 @@ auto move_axis(std::int64_t otherwise) {
 }
 
 OpDef softmax_op(const char* name, Tensor (*kernel)(const Tensor&, int, StreamRef)) {
-  OpDef def;
-  def.name = name;
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define(name, {"X"}, {"Out"}, {"axis"});
   def.infer = [](InferContext& context) {
     expect_float(context, 0);
     if (context.tensor(0).shape) checked_axis(axis_of(context.attributes(), -1), context.tensor(0).rank());
@@ -72,10 +70,7 @@ void infer_layer_norm(InferContext& context) {
 }
 
 OpDef layer_norm_op() {
-  OpDef def;
-  def.name = "layer_norm";
-  def.inputs = {"X", "Scale", "Bias?"};
-  def.outputs = {"Out"};
+  OpDef def = define("layer_norm", {"X", "Scale", "Bias?"}, {"Out"}, {"axis", "epsilon"});
   def.infer = infer_layer_norm;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const int axis = static_cast<int>(axis_of(context.attributes(), -1));
@@ -98,10 +93,7 @@ OpDef layer_norm_op() {
 }
 
 OpDef layer_norm_gradient_op() {
-  OpDef def;
-  def.name = "layer_norm_gradient";
-  def.inputs = {"X", "Scale", "Gradient"};
-  def.outputs = {"Out", "Rows"};
+  OpDef def = define("layer_norm_gradient", {"X", "Scale", "Gradient"}, {"Out", "Rows"}, {"axis", "epsilon"});
   def.infer = [](InferContext& context) {
     expect_float(context, 0);
     expect_same_dtype(context, 0, 1);
@@ -155,10 +147,7 @@ RowFunction cumsum_of_rows(const PrepareContext& context, const RowForm& form) {
 }
 
 OpDef cumsum_op() {
-  OpDef def;
-  def.name = "cumsum";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("cumsum", {"X"}, {"Out"}, {"axis", "exclusive", "reverse"});
   def.infer = [](InferContext& context) {
     if (context.tensor(0).dtype == DType::boolean)
       throw ProgramError("expected numbers as " + millrace::internal::input_name(context.program(), context.op(), 0) + ", found " +

@@ -5,6 +5,7 @@
 #include <millrace/kernels/sequence_top_k.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
@@ -14,11 +15,9 @@
 namespace millrace::ops {
 namespace {
 
-OpDef op_of(const char* name, std::vector<std::string> inputs, std::vector<std::string> outputs, void (*infer)(InferContext&)) {
-  OpDef def;
-  def.name = name;
-  def.inputs = std::move(inputs);
-  def.outputs = std::move(outputs);
+OpDef op_of(const char* name, std::vector<std::string> inputs, std::vector<std::string> outputs, void (*infer)(InferContext&),
+            std::vector<std::string> attributes = {}) {
+  OpDef def = define(name, std::move(inputs), std::move(outputs), std::move(attributes));
   def.infer = infer;
   return def;
 }
@@ -52,7 +51,7 @@ void infer_top_k(InferContext& context) {
 }
 
 OpDef top_k_op() {
-  OpDef def = op_of("top_k", {"X", "K"}, {"Values", "Index"}, infer_top_k);
+  OpDef def = op_of("top_k", {"X", "K"}, {"Values", "Index"}, infer_top_k, {"axis", "largest"});
   def.host_inputs = {1};
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const int axis = int_attribute(context.attributes(), "axis", -1);
@@ -167,7 +166,7 @@ void vectorize_gather_nd(Vectorizer& v, const Op& op) {
 }
 
 OpDef gather_nd_op() {
-  OpDef def = op_of("gather_nd", {"X", "Index"}, {"Out"}, infer_gather_nd);
+  OpDef def = op_of("gather_nd", {"X", "Index"}, {"Out"}, infer_gather_nd, {"batch_dims"});
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const int batch_axes = int_attribute(context.attributes(), "batch_dims", 0);
     return [batch_axes](OpContext& run) { run.set(0, gather_nd(run.tensor(0), run.tensor(1), batch_axes, run.stream())); };
@@ -223,7 +222,7 @@ void vectorize_scatter_nd(Vectorizer& v, const Op& op) {
 }
 
 OpDef scatter_nd_op() {
-  OpDef def = op_of("scatter_nd", {"X", "Index", "Updates"}, {"Out"}, infer_scatter);
+  OpDef def = op_of("scatter_nd", {"X", "Index", "Updates"}, {"Out"}, infer_scatter, {"reduction"});
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const ScatterReduction reduction = reduction_of(context.attributes());
     return [reduction](OpContext& run) { run.set(0, scatter_nd(run.tensor(0), run.tensor(1), run.tensor(2), reduction, run.stream())); };
@@ -234,7 +233,7 @@ OpDef scatter_nd_op() {
 }
 
 OpDef scatter_elements_op() {
-  OpDef def = op_of("scatter_elements", {"X", "Index", "Updates"}, {"Out"}, infer_scatter);
+  OpDef def = op_of("scatter_elements", {"X", "Index", "Updates"}, {"Out"}, infer_scatter, {"axis", "reduction"});
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const ScatterReduction reduction = reduction_of(context.attributes());
     const int axis = int_attribute(context.attributes(), "axis", 0);

@@ -6,6 +6,7 @@
 #include <millrace/kernels/slice.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
@@ -59,10 +60,7 @@ std::vector<int> follow_concat(const InferContext& context, const std::vector<in
 }
 
 OpDef concat_op() {
-  OpDef def;
-  def.name = "concat";
-  def.inputs = {"Xs..."};
-  def.outputs = {"Out"};
+  OpDef def = define("concat", {"Xs..."}, {"Out"}, {"axis"});
   def.infer = infer_concat;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const int axis = static_cast<int>(context.attributes().get<std::int64_t>("axis"));
@@ -106,10 +104,7 @@ void infer_split(InferContext& context) {
 }
 
 OpDef split_op() {
-  OpDef def;
-  def.name = "split";
-  def.inputs = {"X"};
-  def.outputs = {"Out..."};
+  OpDef def = define("split", {"X"}, {"Out..."}, {"axis", "sizes"});
   def.infer = infer_split;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const int axis = static_cast<int>(context.attributes().get<std::int64_t>("axis"));
@@ -224,10 +219,7 @@ void vectorize_cut(Vectorizer& v, const Op& op, const Cut& cut) {
 }
 
 OpDef slice_op() {
-  OpDef def;
-  def.name = "slice";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("slice", {"X"}, {"Out"}, {"starts", "ends", "axes", "steps"});
   def.infer = [](InferContext& context) { infer_cut(context, cut_of(context.attributes())); };
   def.prepare = [](const PrepareContext& context) { return run_cut(cut_of(context.attributes())); };
   def.follow_rows =
@@ -281,10 +273,7 @@ void vectorize_slice_by(Vectorizer& v, const Op& op) {
 }
 
 OpDef slice_by_op() {
-  OpDef def;
-  def.name = "slice_by";
-  def.inputs = {"X", "Starts", "Ends", "Axes?", "Steps?"};
-  def.outputs = {"Out"};
+  OpDef def = define("slice_by", {"X", "Starts", "Ends", "Axes?", "Steps?"}, {"Out"});
   def.infer = infer_slice_by;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     if (const auto cut = constant_cut(context.program(), context.op())) return run_cut(*cut);
@@ -306,10 +295,7 @@ OpDef slice_by_op() {
 // ---- reverse ----
 
 OpDef reverse_op() {
-  OpDef def;
-  def.name = "reverse";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("reverse", {"X"}, {"Out"}, {"axis"});
   def.infer = [](InferContext& context) {
     const VarType& x = context.tensor(0);
     if (x.shape) checked_axis(context.attributes().get<std::int64_t>("axis"), x.rank());

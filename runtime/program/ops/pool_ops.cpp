@@ -2,6 +2,7 @@
 #include <millrace/kernels/pool.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
@@ -58,10 +59,7 @@ int follow_pool(const InferContext& context, int axis) {
 }  // namespace
 
 void add_pool_ops(OpRegistry& registry) {
-  OpDef def;
-  def.name = "pool";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("pool", {"X"}, {"Out"}, {"fold", "kernels", "strides", "dilations", "pads"});
   def.infer = infer_pool;
   def.prepare = prepare_pool;
   def.follow_rows = follow_first(follow_pool);

@@ -4,6 +4,7 @@
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/arrays.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
@@ -14,11 +15,8 @@
 namespace millrace::ops {
 namespace {
 
-OpDef op_of(const char* name, std::vector<std::string> inputs, void (*infer)(InferContext&)) {
-  OpDef def;
-  def.name = name;
-  def.inputs = std::move(inputs);
-  def.outputs = {"Out"};
+OpDef op_of(const char* name, std::vector<std::string> inputs, void (*infer)(InferContext&), std::vector<std::string> attributes = {}) {
+  OpDef def = define(name, std::move(inputs), {"Out"}, std::move(attributes));
   def.infer = infer;
   def.passes_lod = false;
   return def;
@@ -64,6 +62,7 @@ OpDef constant_rows_op() {
       run.set(0, full(rows_of(run.in(0).order().sequences(), attributes), number, dtype, run.stream()));
     };
   };
+  def.attributes = {"dtype", "shape", "value"};
   return def;
 }
 
@@ -106,7 +105,7 @@ void check_extents(const OpContext& run, const std::string& x, const std::string
 }
 
 OpDef same_steps_op() {
-  OpDef def = op_of("same_steps", {"X", "Like"}, infer_same_steps);
+  OpDef def = op_of("same_steps", {"X", "Like"}, infer_same_steps, {"level"});
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const std::int64_t level = context.attributes().get_or("level", std::int64_t{0});
     const std::string x = context.program().var(context.op().inputs.at(0)).name;

@@ -4,6 +4,7 @@
 #include <millrace/kernels/reduce.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
@@ -107,10 +108,7 @@ void vectorize_reduce(Vectorizer& v, const Op& op) {
 }
 
 OpDef reduce_op() {
-  OpDef def;
-  def.name = "reduce";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("reduce", {"X"}, {"Out"}, {"kind", "axes", "keepdims"});
   def.infer = infer_reduce;
   def.prepare = prepare_reduce;
   def.follow_rows = follow_first([](const InferContext& context, int axis) {
@@ -141,10 +139,7 @@ void infer_arg(InferContext& context) {
 }
 
 OpDef arg_op(const char* name, bool greatest) {
-  OpDef def;
-  def.name = name;
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define(name, {"X"}, {"Out"}, {"axis", "keepdims", "select_last"});
   def.infer = infer_arg;
   def.prepare = [greatest](const PrepareContext& context) -> OpKernel {
     const ArgForm form(context.attributes());

@@ -4,6 +4,7 @@
 
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
@@ -119,10 +120,7 @@ OpKernel run_target(Ints target, bool allow_zero) {
 }
 
 OpDef reshape_op() {
-  OpDef def;
-  def.name = "reshape";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("reshape", {"X"}, {"Out"}, {"shape"});
   def.infer = [](InferContext& context) { infer_target(context, context.attributes().get<Ints>("shape"), false); };
   def.prepare = [](const PrepareContext& context) { return run_target(context.attributes().get<Ints>("shape"), false); };
   def.follow_rows = follow_first([](const InferContext& context, int axis) {
@@ -168,10 +166,7 @@ void vectorize_reshape_to(Vectorizer& v, const Op& op) {
 }
 
 OpDef reshape_to_op() {
-  OpDef def;
-  def.name = "reshape_to";
-  def.inputs = {"X", "Shape"};
-  def.outputs = {"Out"};
+  OpDef def = define("reshape_to", {"X", "Shape"}, {"Out"}, {"allowzero"});
   def.infer = infer_reshape_to;
   def.prepare = prepare_reshape_to;
   def.host_inputs = {1};
@@ -210,10 +205,7 @@ void vectorize_flatten(Vectorizer& v, const Op& op) {
 }
 
 OpDef flatten_op() {
-  OpDef def;
-  def.name = "flatten";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("flatten", {"X"}, {"Out"}, {"axis"});
   def.infer = [](InferContext& context) {
     const VarType& x = context.tensor(0);
     if (!x.shape) return context.result(VarType(x.dtype, DDim{DDim::unknown, DDim::unknown}));

@@ -249,17 +249,19 @@ OpKernel prepare_top_k_average(const PrepareContext& context) {
 }  // namespace
 
 void add_sequence_ops(OpRegistry& registry) {
-  registry.add(sequence_op("sequence_pool", {"X"}, {"Out"}, infer_pool, prepare_pool, "pools over the rows of a sequence"));
-  registry.add(sequence_op("sequence_softmax", {"X"}, {"Out"}, infer_softmax, prepare_softmax, "normalises over the rows of a sequence"));
+  registry.add(sequence_op("sequence_pool", {"X"}, {"Out"}, infer_pool, prepare_pool, "pools over the rows of a sequence",
+                           {"kind", "empty", "level"}));
   registry.add(
-      sequence_op("sequence_conv", {"X", "Filter", "Padding?"}, {"Out"}, infer_conv, prepare_conv, "reads several rows for each result"));
+      sequence_op("sequence_softmax", {"X"}, {"Out"}, infer_softmax, prepare_softmax, "normalises over the rows of a sequence", {"level"}));
+  registry.add(sequence_op("sequence_conv", {"X", "Filter", "Padding?"}, {"Out"}, infer_conv, prepare_conv,
+                           "reads several rows for each result", {"context_start", "context_length"}));
   registry.add(
       sequence_op("row_conv", {"X", "Filter"}, {"Out"}, infer_row_conv, prepare_row_conv, "reads the rows that come after each row"));
   registry.add(sequence_op("sequence_scatter", {"X", "Ids", "Updates"}, {"Out"}, infer_scatter, prepare_scatter,
                            "adds a whole sequence to each row"));
-  registry.add(sequence_op("sequence_top_k", {"X"}, {"Out", "Index"}, infer_top_k, prepare_top_k, "sorts the rows of a sequence"));
+  registry.add(sequence_op("sequence_top_k", {"X"}, {"Out", "Index"}, infer_top_k, prepare_top_k, "sorts the rows of a sequence", {"k"}));
   registry.add(sequence_op("sequence_topk_avg_pooling", {"X", "Row", "Column"}, {"Out"}, infer_top_k_average, prepare_top_k_average,
-                           "reads all columns for each row"));
+                           "reads all columns for each row", {"topks", "channel_num"}));
 }
 
 }  // namespace millrace::ops

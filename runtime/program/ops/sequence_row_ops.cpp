@@ -260,19 +260,23 @@ void add_sequence_row_ops(OpRegistry& registry) {
     def.host_inputs = std::move(inputs);
     registry.add(std::move(def));
   };
-  registry.add(sequence_op("sequence_reverse", {"X"}, {"Out"}, infer_reverse, prepare_reverse, "begins with the last row of a sequence"));
-  on_host(sequence_op("sequence_slice", {"X", "Offset", "Length"}, {"Out"}, infer_slice, prepare_slice, "picks some of the rows"), {1, 2});
-  registry.add(sequence_op("sequence_concat", {"Xs..."}, {"Out"}, infer_concat, prepare_concat, "joins whole sequences"));
   registry.add(
-      sequence_op("sequence_expand", {"X", "Y"}, {"Out"}, infer_expand, prepare_expand, "repeats rows by lengths that only the end tells"));
+      sequence_op("sequence_reverse", {"X"}, {"Out"}, infer_reverse, prepare_reverse, "begins with the last row of a sequence", {"level"}));
+  on_host(
+      sequence_op("sequence_slice", {"X", "Offset", "Length"}, {"Out"}, infer_slice, prepare_slice, "picks some of the rows", {"level"}),
+      {1, 2});
+  registry.add(sequence_op("sequence_concat", {"Xs..."}, {"Out"}, infer_concat, prepare_concat, "joins whole sequences", {"level"}));
+  registry.add(sequence_op("sequence_expand", {"X", "Y"}, {"Out"}, infer_expand, prepare_expand,
+                           "repeats rows by lengths that only the end tells", {"ref_level"}));
   registry.add(sequence_op("sequence_expand_as", {"X", "Y"}, {"Out"}, infer_expand_as, prepare_expand_as,
-                           "repeats rows by lengths that only the end tells"));
-  registry.add(
-      sequence_op("sequence_enumerate", {"X"}, {"Out"}, infer_enumerate, prepare_enumerate, "reads the rows that come after each row"));
-  on_host(sequence_op("sequence_erase", {"X"}, {"Out"}, infer_erase, prepare_erase, "leaves out some of the rows"), {0});
-  registry.add(sequence_op("sequence_pad", {"X", "PadValue?"}, {"Out", "Length"}, infer_pad, prepare_pad, "pads whole sequences"));
+                           "repeats rows by lengths that only the end tells", {"level"}));
+  registry.add(sequence_op("sequence_enumerate", {"X"}, {"Out"}, infer_enumerate, prepare_enumerate,
+                           "reads the rows that come after each row", {"win_size", "pad_value"}));
+  on_host(sequence_op("sequence_erase", {"X"}, {"Out"}, infer_erase, prepare_erase, "leaves out some of the rows", {"tokens"}), {0});
+  registry.add(sequence_op("sequence_pad", {"X", "PadValue?"}, {"Out", "Length"}, infer_pad, prepare_pad, "pads whole sequences",
+                           {"padded_length"}));
   on_host(sequence_op("sequence_unpad", {"X", "Length"}, {"Out"}, infer_unpad, prepare_unpad, "works on whole sequences"), {1});
-  registry.add(sequence_op("sequence_reshape", {"X"}, {"Out"}, infer_reshape, prepare_reshape, "makes rows of several rows"));
+  registry.add(sequence_op("sequence_reshape", {"X"}, {"Out"}, infer_reshape, prepare_reshape, "makes rows of several rows", {"new_dim"}));
 }
 
 }  // namespace millrace::ops

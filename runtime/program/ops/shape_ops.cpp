@@ -5,6 +5,7 @@
 #include <millrace/kernels/transpose.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
@@ -47,10 +48,7 @@ void vectorize_shape(Vectorizer& v, const Op& op) {
 }
 
 OpDef shape_op() {
-  OpDef def;
-  def.name = "shape";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("shape", {"X"}, {"Out"}, {"start", "end"});
   def.infer = infer_shape;
   def.prepare = [](const PrepareContext&) -> OpKernel { return run_shape; };
   def.follow_rows = follow_first([](const InferContext& context, int axis) {
@@ -73,10 +71,7 @@ void vectorize_size(Vectorizer& v, const Op& op) {
 }
 
 OpDef size_op() {
-  OpDef def;
-  def.name = "size";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("size", {"X"}, {"Out"});
   def.infer = [](InferContext& context) {
     context.tensor(0);
     context.result(VarType(DType::i64, DDim{}));
@@ -124,10 +119,7 @@ void vectorize_transpose(Vectorizer& v, const Op& op) {
 }
 
 OpDef transpose_op() {
-  OpDef def;
-  def.name = "transpose";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("transpose", {"X"}, {"Out"}, {"perm"});
   def.infer = infer_transpose;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const bool given = !context.attributes().get_or("perm", Ints{}).empty();
@@ -177,10 +169,7 @@ void vectorize_transpose_by(Vectorizer& v, const Op& op) {
 }
 
 OpDef transpose_by_op() {
-  OpDef def;
-  def.name = "transpose_by";
-  def.inputs = {"X", "Perm"};
-  def.outputs = {"Out"};
+  OpDef def = define("transpose_by", {"X", "Perm"}, {"Out"});
   def.infer = infer_transpose_by;
   def.prepare = [](const PrepareContext&) -> OpKernel {
     return [](OpContext& run) {
@@ -259,10 +248,7 @@ void vectorize_squeeze(Vectorizer& v, const Op& op) {
 }
 
 OpDef squeeze_op() {
-  OpDef def;
-  def.name = "squeeze";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("squeeze", {"X"}, {"Out"}, {"axes"});
   def.infer = infer_squeeze;
   def.prepare = [](const PrepareContext&) -> OpKernel { return run_squeeze; };
   def.follow_rows = follow_first([](const InferContext& context, int axis) {
@@ -294,10 +280,7 @@ void run_unsqueeze(OpContext& context) {
 }
 
 OpDef unsqueeze_op() {
-  OpDef def;
-  def.name = "unsqueeze";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("unsqueeze", {"X"}, {"Out"}, {"axes"});
   def.infer = [](InferContext& context) {
     const VarType& x = context.tensor(0);
     if (!x.shape) return context.result(VarType::unranked(x.dtype));

@@ -11,6 +11,7 @@
 #include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/arrays.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/row_moves.h>
@@ -54,11 +55,9 @@ void expect_slot(const InferContext& context, std::size_t input) {
   expect_scalar(context, input);
 }
 
-OpDef plain_op(const char* name, std::vector<std::string> inputs, void (*infer)(InferContext&), void (*run)(OpContext&)) {
-  OpDef def;
-  def.name = name;
-  def.inputs = std::move(inputs);
-  def.outputs = {"Out"};
+OpDef plain_op(const char* name, std::vector<std::string> inputs, void (*infer)(InferContext&), void (*run)(OpContext&),
+               std::vector<std::string> attributes = {}) {
+  OpDef def = define(name, std::move(inputs), {"Out"}, std::move(attributes));
   def.infer = infer;
   if (run != nullptr) def.prepare = [run](const PrepareContext&) -> OpKernel { return run; };
   def.passes_lod = false;
@@ -83,7 +82,7 @@ OpDef no_slot_gradients_op() {
         if (rank >= 0) element = VarType(element.dtype, DDim(Ints(static_cast<std::size_t>(rank), DDim::unknown)));
         context.result(VarType::list_of(element));
       },
-      [](OpContext& run) { run.set(0, TensorList()); });
+      [](OpContext& run) { run.set(0, TensorList()); }, {"dtype", "rank"});
 }
 
 OpDef add_slot_gradient_op() {
@@ -171,6 +170,7 @@ OpDef array_of_gradients_op() {
       },
       nullptr);
   def.outputs = {"Array"};
+  def.attributes = {"dtype", "shape"};
   def.pure = false;
   return def;
 }
@@ -205,6 +205,7 @@ OpDef unstack_gradient_op() {
         }
         run.set(0, std::move(made));
       });
+  def.attributes = {"axis"};
   return def;
 }
 
@@ -374,7 +375,7 @@ OpDef run_rows_op() {
           throw ProgramError("attributes 'every' and 'reach': expected 1 or more, and 'phase' below 'phases'");
         context.result(VarType(context.tensor(0).dtype, DDim{extent(context, 0, 0), 1}, context.tensor(0).lod_depth));
       },
-      run_run_rows);
+      run_run_rows, {"every", "reach", "phase", "phases", "level", "reverse", "feeds"});
 }
 
 /// Marks slot Index of the array as one that has the value X already; does nothing.
@@ -387,10 +388,7 @@ OpDef written_op() {
 
 /// The value of its input; nothing flows back through it.
 OpDef stop_gradient_op() {
-  OpDef def;
-  def.name = "stop_gradient";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("stop_gradient", {"X"}, {"Out"});
   def.infer = [](InferContext& context) {
     VarType type = context.tensor(0);
     type.ordered = false;

@@ -7,6 +7,7 @@
 #include <millrace/kernels/where.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/exact_integers.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
@@ -82,10 +83,7 @@ Ints moved_pads(const Ints& pads) {
 }
 
 OpDef pad_op() {
-  OpDef def;
-  def.name = "pad";
-  def.inputs = {"X"};
-  def.outputs = {"Out"};
+  OpDef def = define("pad", {"X"}, {"Out"}, {"pads", "mode", "value"});
   def.infer = [](InferContext& context) { infer_pads(context, context.attributes().get<Ints>("pads")); };
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const Attributes& attributes = context.attributes();
@@ -140,10 +138,7 @@ void vectorize_pad_by(Vectorizer& v, const Op& op) {
 }
 
 OpDef pad_by_op() {
-  OpDef def;
-  def.name = "pad_by";
-  def.inputs = {"X", "Pads", "Value?"};
-  def.outputs = {"Out"};
+  OpDef def = define("pad_by", {"X", "Pads", "Value?"}, {"Out"}, {"mode"});
   def.infer = infer_pad_by;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const auto pads = constant_integers(context, 1);
@@ -218,10 +213,7 @@ void vectorize_expand(Vectorizer& v, const Op& op) {
 }
 
 OpDef expand_op() {
-  OpDef def;
-  def.name = "expand";
-  def.inputs = {"X", "Shape"};
-  def.outputs = {"Out"};
+  OpDef def = define("expand", {"X", "Shape"}, {"Out"});
   def.infer = infer_expand;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     if (const auto wanted = constant_integers(context, 1))
@@ -274,10 +266,7 @@ void vectorize_tile(Vectorizer& v, const Op& op) {
 }
 
 OpDef tile_op() {
-  OpDef def;
-  def.name = "tile";
-  def.inputs = {"X", "Repeats"};
-  def.outputs = {"Out"};
+  OpDef def = define("tile", {"X", "Repeats"}, {"Out"});
   def.infer = infer_tile;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const auto repeats = constant_integers(context, 1);

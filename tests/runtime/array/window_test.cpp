@@ -13,9 +13,9 @@
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/scope.h>
 #include <millrace/tensor/launch.h>
+#include <millrace/tensor/sanitized.h>
 #include <support/drive.h>
 #include <support/random.h>
-#include <support/sanitized.h>
 
 namespace millrace {
 namespace {
@@ -61,7 +61,7 @@ TEST_CASE("a window of capacity 4 keeps the order of a million items and suspend
   std::int64_t most_unread = 0;
   const auto memory = std::make_shared<testing::SimMemory>(0);
   const TensorArray window = TensorArray::window(4).named("audio");
-  constexpr std::int64_t items = testing::sanitized ? 20'000 : 1'000'000;
+  constexpr std::int64_t items = sanitized ? 20'000 : 1'000'000;
   run_fifo(pump(window, memory, items, &read, &most_unread));
   CHECK(read == items);
   CHECK(most_unread == 4);

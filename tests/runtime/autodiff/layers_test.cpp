@@ -11,11 +11,11 @@
 #include <millrace/runtime/layers/gru.h>
 #include <millrace/runtime/layers/lstm.h>
 #include <millrace/runtime/layers/rnn.h>
+#include <millrace/tensor/sanitized.h>
 
 #include "runtime/loops/cpu_fused/fused_cells.h"
 #include "support/central_difference.h"
 #include "support/random_lod.h"
-#include "support/sanitized.h"
 #include "support/with_gradients.h"
 
 using namespace millrace;

@@ -20,10 +20,10 @@
 #include <millrace/runtime/layers/lstm.h>
 #include <millrace/tensor/caching_resource.h>
 #include <millrace/tensor/device.h>
+#include <millrace/tensor/sanitized.h>
 
 #include "support/program_runs.h"
 #include "support/random_tensor.h"
-#include "support/sanitized.h"
 #include "support/with_gradients.h"
 
 using namespace millrace;

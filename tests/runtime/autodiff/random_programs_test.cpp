@@ -21,11 +21,11 @@
 #include <millrace/runtime/lowering/skip_repacking.h>
 #include <millrace/runtime/program/check.h>
 #include <millrace/runtime/program/text.h>
+#include <millrace/tensor/sanitized.h>
 
 #include "support/central_difference.h"
 #include "support/random_lod.h"
 #include "support/random_tensor.h"
-#include "support/sanitized.h"
 
 using namespace millrace;
 using namespace millrace::testing;

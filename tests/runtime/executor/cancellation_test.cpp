@@ -4,13 +4,17 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
 #include <functional>
+#include <thread>
 
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/task/errors.h>
+#include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <support/built.h>
 #include <support/drive.h>
@@ -195,6 +199,59 @@ TEST_CASE("a loop that never waits lets others run, and ends when it is cancelle
   CHECK_FALSE(cancelled.ended());
   cancelled.run().cancel();
   CHECK_THROWS_AS(cancelled.get(), CancelledError);
+}
+
+TEST_CASE("a run without loops ends behind the op at which it was cancelled or its deadline passed") {
+  int calls = 0;
+  std::function<void()> at_call;
+  auto registry = std::make_shared<millrace::OpRegistry>(*millrace::standard_ops());
+  millrace::OpDef def;
+  def.name = "slow";
+  def.inputs = {"X"};
+  def.outputs = {"Out"};
+  def.infer = [](millrace::InferContext& context) { context.result(context.type(0)); };
+  def.prepare = [&](const millrace::PrepareContext&) -> millrace::OpKernel {
+    return [&](millrace::OpContext& run) {
+      ++calls;
+      if (at_call) at_call();
+      run.set(0, run.in(0));
+    };
+  };
+  registry->add(std::move(def));
+  Program program(registry);
+  {
+    const Guard guard(program);
+    Var x = input("x", scalar);
+    for (int i = 0; i < 20; ++i) x = call1("slow", {x});
+    output("y", x);
+  }
+  const Executable executable(std::move(program));
+  const Feeds feeds{{"x", Tensor::scalar(1.f)}};
+  millrace::ThreadExecutor threads(1);
+  for (millrace::Executor* const executor : {static_cast<millrace::Executor*>(nullptr), static_cast<millrace::Executor*>(&threads)}) {
+    calls = 0;
+    at_call = [] { std::this_thread::sleep_for(std::chrono::milliseconds(3)); };
+    RunOptions limited;
+    limited.deadline = std::chrono::milliseconds(5);
+    if (executor == nullptr) {
+      CHECK_THROWS_AS(millrace::sync_wait(run(executable, feeds, limited)), DeadlineError);
+    } else {
+      CHECK_THROWS_AS(millrace::sync_wait(*executor, run(executable, feeds, limited)), DeadlineError);
+    }
+    CHECK(calls < 10);
+  }
+  calls = 0;
+  std::atomic<bool> begun = false, goes_on = false;
+  at_call = [&] {
+    begun = true;
+    while (!goes_on) std::this_thread::yield();
+  };
+  auto cancelled = millrace::start_run(threads, run(executable, feeds), "cancelled");
+  while (!begun) std::this_thread::yield();
+  cancelled.run().cancel();
+  goes_on = true;
+  CHECK_THROWS_AS(cancelled.get(), CancelledError);
+  CHECK(calls == 1);
 }
 
 TEST_CASE("an op that throws in an iteration of a nested loop says which op, block and iteration") {

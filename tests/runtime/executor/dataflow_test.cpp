@@ -10,6 +10,7 @@
 
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/tensor/sanitized.h>
 #include <support/built.h>
 #include <support/loop_over.h>
 #include <support/program_runs.h>
@@ -46,7 +47,7 @@ struct CountingMemory final : millrace::MemoryResource {
   std::size_t peak = 0;
 };
 
-constexpr std::int64_t many = millrace::testing::sanitized ? 4000 : 50000;
+constexpr std::int64_t many = millrace::sanitized ? 4000 : 50000;
 
 /// Two loops that read each other's previous iteration.
 Program mutual(std::int64_t iterations) {

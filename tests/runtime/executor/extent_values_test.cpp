@@ -80,6 +80,33 @@ TEST_CASE("a result that follows from extents alone is its caller's to write") {
   }
 }
 
+TEST_CASE("elements of a list that are a feed, or follow from extents alone, are their caller's to write") {
+  const Executable executable(parse_program(R"(millrace 1 "extents"
+input "x" = x: f32[?, ?]
+input "given" = given: list<f32[?, ?]>
+block { idx: 0 parent_idx: -1
+  extents: i64[2] = shape(X=x) {start=0, end=2}
+  zeros: f32[?, ?] = constant_of_shape(Shape=extents) {value=f32[1](0.0)}
+  made: list<f32[?, ?]> = list_of(Xs=[x, zeros])
+  first: i64[] = constant() {value=i64[](0)}
+  taken: f32[?, ?] = list_at(List=given, Position=first)
+}
+output "made" = made
+output "taken" = taken
+)",
+                                            {}));
+  Tensor x = Tensor::from<float>(std::vector<float>{1, 2}, {1, 2}), given = Tensor::from<float>(std::vector<float>{3, 4}, {1, 2});
+  for (int run = 0; run < 2; ++run) {
+    const RunResult result = testing::run_fifo(millrace::run(executable, {{"x", x}, {"given", TensorList({given})}}));
+    x.mutable_data<float>()[0] = given.mutable_data<float>()[0] = 9;
+    const TensorList& made = result.value("made").list();
+    CHECK(made.at(0).to_vector<float>()[0] == (run == 0 ? 1 : 9));
+    CHECK(result["taken"].tensor().to_vector<float>()[0] == (run == 0 ? 3 : 9));
+    CHECK(made.at(1).to_vector<float>() == std::vector<float>{0, 0});
+    for (Tensor element : made.elements()) element.mutable_data<float>()[0] = 7;
+  }
+}
+
 TEST_CASE("values of many bytes that follow from extents are computed by each run") {
   const Executable executable = counted_extents(std::make_shared<int>(0));
   const auto many = static_cast<std::int64_t>(ExtentValues::most_bytes);

@@ -85,6 +85,7 @@ OpDef hard_shrink() {
   def.name = "my.hard_shrink";
   def.inputs = {"X"};
   def.outputs = {"Out"};
+  def.attributes = {"lambda"};
   def.infer = infer_hard_shrink;
   def.prepare = prepare_hard_shrink;
   def.prepare_rows = hard_shrink_of_rows;

@@ -10,9 +10,9 @@
 #include <millrace/runtime/files/file.h>
 #include <millrace/runtime/training/errors.h>
 #include <millrace/runtime/training/internal/folder_lock.h>
+#include <millrace/tensor/sanitized.h>
 
 #include "support/bytes.h"
-#include "support/sanitized.h"
 
 using millrace::testing::ScratchFolder;
 using millrace::training::TrainingError;
@@ -41,7 +41,7 @@ TEST_CASE("a folder that is not there is not locked, and others are free") {
 
 TEST_CASE("a folder that cannot be opened for another reason than that it is not there is an error that says why") {
   const ScratchFolder folder;
-  if (!millrace::testing::sanitized) {  // a sanitizer opens files of its own
+  if (!millrace::sanitized) {  // a sanitizer opens files of its own
     rlimit before{};
     getrlimit(RLIMIT_NOFILE, &before);
     const rlimit none{0, before.rlim_max};

@@ -14,10 +14,10 @@
 
 #include <millrace/streaming/client/stream_client.h>
 #include <millrace/streaming/protocol/data.h>
+#include <millrace/tensor/sanitized.h>
 #include <streaming/live/served.h>
 #include <support/predictor.h>
 #include <support/program_runs.h>
-#include <support/sanitized.h>
 
 using namespace millrace;
 using namespace millrace::testing;

@@ -29,9 +29,9 @@
 #include <millrace/runtime/task/scope.h>
 #include <millrace/runtime/task/start_run.h>
 #include <millrace/runtime/task/sync_wait.h>
+#include <millrace/tensor/sanitized.h>
 #include <streaming/live/allocation_count.h>
 #include <streaming/live/live_model.h>
-#include <support/sanitized.h>
 
 using namespace millrace;
 using namespace millrace::testing;

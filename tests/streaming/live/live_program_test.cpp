@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/streaming/live/live_program.h>
 
+#include <array>
 #include <chrono>
+#include <string>
 
 #include <doctest/doctest.h>
 
@@ -9,8 +11,10 @@
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/task/deadline.h>
+#include <millrace/runtime/task/scope.h>
 #include <millrace/runtime/task/start_run.h>
 #include <millrace/runtime/task/sync_wait.h>
+#include <millrace/runtime/task/this_task.h>
 #include <streaming/live/allocation_count.h>
 
 using namespace millrace;
@@ -180,6 +184,47 @@ TEST_CASE("a call of next that runs out of memory takes no slot, and one of push
       CHECK(first->tensor().to_vector<float>() == std::vector<float>{1, 1});
       CHECK(sync_wait(on, live.next("y"))->tensor().to_vector<float>() == std::vector<float>{3, 2});
     }
+  }
+}
+
+namespace {
+
+task<void> reads(TensorArray array, std::string* found) {
+  try {
+    co_await array.read(0);
+  } catch (const CancelledError& error) {
+    *found = error.what();
+  } catch (const DeadlockError& error) {
+    *found = error.what();
+  }
+}
+
+/// Two tasks wait for a slot that nobody writes. From then on no allocation succeeds, and they are cancelled or found to wait for ever.
+task<void> without_memory(bool cancelled, std::array<std::string, 2>* found, std::uint64_t* failed) {
+  TaskInfo& me = co_await this_task::info();
+  const TensorArray array;
+  Scope scope(me);
+  for (std::string& each : *found) {
+    each.reserve(200);
+    scope.spawn(reads(array, &each));
+  }
+  for (int i = 0; i < 4; ++i) co_await this_task::yield();
+  testing::fail_allocations({0, {}});
+  if (cancelled) scope.cancellation().cancel();
+  co_await scope.join();
+  *failed = testing::end_allocation_faults();
+}
+
+}  // namespace
+
+TEST_CASE("tasks that are cancelled or wait for ever end where no memory is left for the text of their error") {
+  for (const bool cancelled : {true, false}) {
+    std::array<std::string, 2> found;
+    std::uint64_t failed = 0;
+    sync_wait(without_memory(cancelled, &found, &failed));
+    CAPTURE(cancelled);
+    if (failed == 0) return;  // allocations cannot be made to fail here
+    for (const std::string& each : found) CHECK(each.find(cancelled ? "a task was cancelled" : "deadlock: nobody can go on") == 0);
   }
 }
 

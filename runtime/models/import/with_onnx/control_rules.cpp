@@ -215,9 +215,21 @@ VarId slot_extents(Importer& to, const While& loop, VarId slot) {
   return parts.empty() ? no_var : parts.size() == 1 ? parts[0] : to.emit1("concat", parts, {{"axis", std::int64_t{0}}});
 }
 
+/// The extents of a slot of the scanned output `name`, where a state that its slots make says them; else `no_var`.
+VarId piece_extents(Importer& to, const std::string& name) {
+  const auto found = to.pieces_of().find(name);
+  if (found == to.pieces_of().end()) return no_var;
+  const auto [whole, axis] = found->second;
+  std::vector<VarId> parts;
+  for (const auto& [start, end] : {std::pair<std::int64_t, std::int64_t>{0, axis}, {axis + 1, to.rank(whole)}})
+    if (start < end) parts.push_back(to.emit1("shape", {whole}, {{"start", start}, {"end", end}}));
+  return parts.empty() ? no_var : parts.size() == 1 ? parts[0] : to.emit1("concat", parts, {{"axis", std::int64_t{0}}});
+}
+
 /// An array for each output of the graph from `first` on, written in every iteration; `size` is `no_var` when the number of
-/// iterations is not known before.
-std::vector<VarId> output_arrays(Importer& to, const While& loop, std::size_t first, VarId size) {
+/// iterations is not known before. `names`: those of the outputs that the node gives.
+std::vector<VarId> output_arrays(Importer& to, const While& loop, std::size_t first, VarId size,
+                                 const std::vector<std::string>& names = {}) {
   std::vector<VarId> arrays;
   for (std::size_t i = first; i < loop.results.size(); ++i) {
     const VarType slot = to.type(loop.results[i]);
@@ -227,8 +239,10 @@ std::vector<VarId> output_arrays(Importer& to, const While& loop, std::size_t fi
     if (size == no_var) attributes.set("growable", true);
     std::vector<VarId> inputs;
     if (size != no_var) inputs = {size};
-    if (const VarId extents = size == no_var ? no_var : slot_extents(to, loop, loop.results[i]); extents != no_var)
-      inputs = {size, no_var, extents};
+    const bool open = slot.shape && std::find(slot.shape->begin(), slot.shape->end(), DDim::unknown) != slot.shape->end();
+    VarId extents = open && i - first < names.size() ? piece_extents(to, names[i - first]) : no_var;
+    if (extents == no_var && size != no_var) extents = slot_extents(to, loop, loop.results[i]);
+    if (extents != no_var) inputs = {size, no_var, extents};
     arrays.push_back(to.emit1("tensor_array", inputs, attributes, "scanned"));
     // The body is complete but for this: the array's type comes from it.
     to.program().append(loop.block, Op{"tensor_array_write", {arrays.back(), loop.params[0], loop.results[i]}, {}, {{"share", true}}, {}});
@@ -395,7 +409,9 @@ void loop(Importer& to, const Node& node, const char*) {
   }
   if (loop.condition >= 0) size = no_var;
   settle(to, loop, [&] { return loop_iteration(to, loop, trips, steps); });
-  const std::vector<VarId> arrays = output_arrays(to, loop, 1 + loop.states, size);
+  std::vector<std::string> names;
+  for (std::size_t i = loop.states; i < node.outputs(); ++i) names.push_back(node.output(i));
+  const std::vector<VarId> arrays = output_arrays(to, loop, 1 + loop.states, size, names);
   std::vector<VarId> last = finish(to, loop);
   for (const std::size_t i : loop.layers) last[i] = to.emit1("unsqueeze", {last[i]}, {{"axes", Ints{0}}});
   for (std::size_t i = 0; i < last.size(); ++i) to.bind(node, i, last[i]);

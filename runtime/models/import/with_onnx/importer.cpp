@@ -127,6 +127,7 @@ Program Importer::run() {
 Program Importer::attempt() {
   const onnx::GraphProto& graph = model_.graph();
   again_ = false;
+  pieces_of_.clear();
   program_ = Program(options_.registry);
   values_.clear();
   elements_.clear();

@@ -109,6 +109,8 @@ class Importer {
   std::unique_ptr<onnx::NodeProto>& other_form(const onnx::GraphProto& body, const std::string& kind) {
     return other_forms_[{&body, kind}];
   }
+  /// By the name of an output that a loop scans: a value and an axis of it, whose other extents are those of a slot.
+  std::map<std::string, std::pair<VarId, std::int64_t>>& pieces_of() noexcept { return pieces_of_; }
   /// Tensors that stand for the list of their rows along axis 0.
   std::set<VarId>& stacked_lists() noexcept { return stacked_lists_; }
   /// `count` numbers the iterations of the innermost block: what its body takes of a tensor at that place is a slot of `steps`.
@@ -188,6 +190,7 @@ class Importer {
   std::map<const onnx::GraphProto*, std::vector<VarType>> widened_;
   std::map<const onnx::GraphProto*, std::set<std::pair<std::size_t, int>>> changed_extents_;
   std::map<std::pair<const onnx::GraphProto*, std::string>, std::unique_ptr<onnx::NodeProto>> other_forms_;
+  std::map<std::string, std::pair<VarId, std::int64_t>> pieces_of_;
   std::set<VarId> stacked_lists_;
   std::optional<Cuts> cuts_;
   bool again_ = false;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <millrace/runtime/models/import/with_onnx/loop_body.h>
+#include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 
 namespace millrace::importing {
@@ -260,6 +261,7 @@ void ScannedStates::make_form() {
   std::string kind = "scanned";
   for (const State& state : states_) {
     kind += " " + std::to_string(state.at);
+    if (state.kind != Kind::list) to_.pieces_of()[name_of(state)] = {to_.in(node_, 2 + state.at), state.axis};
     if (state.kind != Kind::placed) continue;
     to_.bind(Node(copy_of("", name_of(state) + " outside")), 0, to_.in(node_, 2 + state.at));
   }

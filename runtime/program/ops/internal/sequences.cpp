@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
 #include <millrace/tensor/copy.h>
@@ -11,11 +12,8 @@
 namespace millrace::ops {
 
 OpDef sequence_op(const char* name, std::vector<std::string> inputs, std::vector<std::string> outputs, void (*infer)(InferContext&),
-                  OpKernel (*prepare)(const PrepareContext&), const char* reason) {
-  OpDef def;
-  def.name = name;
-  def.inputs = std::move(inputs);
-  def.outputs = std::move(outputs);
+                  OpKernel (*prepare)(const PrepareContext&), const char* reason, std::vector<std::string> attributes) {
+  OpDef def = define(name, std::move(inputs), std::move(outputs), std::move(attributes));
   def.infer = infer;
   def.prepare = prepare;
   def.follow_rows = [reason, count = def.outputs.size()](const InferContext&, const std::vector<int>& axes) {

@@ -19,7 +19,7 @@ inline Tensor on_stream(const Tensor& x, StreamRef stream) { return x.place() ==
 
 /// A definition with `infer` and `kernel`, whose outputs need the whole sequence: live rows are refused with `reason`.
 OpDef sequence_op(const char* name, std::vector<std::string> inputs, std::vector<std::string> outputs, void (*infer)(InferContext&),
-                  OpKernel (*prepare)(const PrepareContext&), const char* reason);
+                  OpKernel (*prepare)(const PrepareContext&), const char* reason, std::vector<std::string> attributes = {});
 
 /// Levels of LoD of an input that must have some.
 int expect_lod(const InferContext& context, std::size_t input);

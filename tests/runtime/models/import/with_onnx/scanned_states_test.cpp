@@ -173,6 +173,38 @@ TEST_CASE("Pieces are joined behind the tensor that a loop begins with") {
   CHECK(is_of_rows(program));
 }
 
+TEST_CASE("A loop of no iterations gives the result that it begins with, whatever says its batch") {
+  for (const bool early : {false, true})
+    for (const std::int64_t rows : {0, 1}) {
+      CAPTURE(early);
+      CAPTURE(rows);
+      GraphBuilder graph = begin();
+      graph.input("given h", {-1, 3}).input("first", {-1, rows == 0 ? 0 : -1, 3}).initializer("most", Tensor::scalar(1e9F));
+      GraphBuilder body = step("out");
+      body.graph.add_input()->set_name("other");
+      body.node("Unsqueeze", {"next h", "[1]"}, {"piece"});
+      body.node("Concat", {"out", "piece"}, {"longer"}).set("axis", 1);
+      body.node("Unsqueeze", {"sum", "[1]"}, {"other piece"});
+      body.node("Concat", {"other", "other piece"}, {"longer other"}).set("axis", 1);
+      if (early) {
+        body.graph.mutable_output(0)->set_name("small");
+        body.node("ReduceSum", {"next h"}, {"size"}).set("keepdims", 0);
+        body.node("Less", {"size", "most"}, {"small"});
+      }
+      body.output("longer").output("longer other");
+      graph.node("Loop", {"T", "yes", "given h", "first", "first"}, {"last h", "y", "z"}).set("body", body.graph);
+      graph.output("y").output("z");
+      const Program program = parse(graph);
+      CHECK(find_op(program, "while").outputs.size() == (early ? 3 : 2));  // the count, whether to go on, and h
+      for (const std::int64_t steps : {2, 0}) {
+        const Feeds feeds{
+            {"x", make_darray({2, steps, 3}, 1.0F)}, {"given h", make_darray({2, 3}, 1.0F)}, {"first", make_darray({2, rows, 3}, 1.0F)}};
+        const RunResult result = testing::run_fifo(run(program, feeds));
+        for (const char* const name : {"y", "z"}) CHECK(result[name].tensor().dims() == DDim{2, rows + steps, 3});
+      }
+    }
+}
+
 TEST_CASE("A result that has other places than those of the iterations stays a state") {
   expect_rows(parse(joined(0, true)), 0, 2, 0);
   expect_rows(parse(listed(true)), 0, 2, 0, false);
