@@ -566,7 +566,7 @@ void ArrayCore::remove_writer(WriterEntry& writer) noexcept {
         orphaned_by_ = "'" + writer.name + "' (" +
                        (writer.last < 0 ? "which wrote nothing" : "whose last iteration wrote slot " + std::to_string(writer.last)) + ")";
       } catch (const std::bad_alloc&) {
-        orphaned_by_ = "a task";  // few letters need no memory
+        orphaned_by_ = "a task";  // few letters are stored inline
       }
       wake_all(wakeups);
     }
@@ -614,7 +614,12 @@ void ArrayCore::advance_watermark(Wakeups& wakeups) {
   for (;;) {
     if (!is_written(marked_)) {
       const bool whole = kind_ == Kind::fixed && marked_ == limit_;
-      if (!whole && is_decided(marked_)) wakeups.mark_failed(watermark_, failure_of(marked_, nullptr));
+      if (whole || !is_decided(marked_)) return;
+      try {
+        wakeups.mark_failed(watermark_, failure_of(marked_, nullptr));
+      } catch (const std::bad_alloc&) {  // no memory is left for its text
+        wakeups.mark_failed(watermark_, std::current_exception());
+      }
       return;
     }
     const Point ready = is_of_fill(marked_) ? filled_->slot(marked_).ready() : slots_.at(marked_).value.ready();

@@ -82,7 +82,7 @@ std::span<const Value> ExtentValues::keep(std::size_t place, const CompiledOp& o
     const Tensor& tensor = inputs[i]->tensor().tensor();
     seen = Seen{tensor.dtype(), tensor.dims(), std::nullopt};
     if (op.def->traits.reads_extents(i) || op.inputs[i].up == ValueSource::constant) continue;
-    // Outputs that are kept come again, read-only; another would be held for nothing.
+    // An input that is not kept itself is a new tensor in each run: the output could never be recalled.
     if (!tensor.is_read_only() || tensor.storage()->bytes() > most_bytes) return {};
     seen->read = tensor;
   }
@@ -112,6 +112,12 @@ std::unique_ptr<ExtentValues> ExtentValuesPool::take() {
   std::unique_ptr<ExtentValues> values = std::move(free_.back());
   free_.pop_back();
   return values;
+}
+
+void ExtentValuesPool::clear() noexcept {
+  std::vector<std::unique_ptr<ExtentValues>> all;  // freed with no lock held
+  const std::lock_guard lock(mutex_);
+  all.swap(free_);
 }
 
 void ExtentValuesPool::give_back(std::unique_ptr<ExtentValues> values) noexcept {

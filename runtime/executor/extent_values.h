@@ -55,6 +55,8 @@ class ExtentValuesPool {
  public:
   std::unique_ptr<ExtentValues> take();
   void give_back(std::unique_ptr<ExtentValues> values) noexcept;
+  /// Lets go of all: a run has lacked the memory that they hold.
+  void clear() noexcept;
 
  private:
   std::mutex mutex_;

@@ -21,7 +21,6 @@ bool ProgramRun::at_once() const {
 
 task<RunResult> ProgramRun::run(std::shared_ptr<ProgramRun> self, Executor* executor) {
   TaskInfo& me = co_await this_task::info();
-  self->state_->begin(*executor);
   if (self->at_once()) {
     co_await this_task::checkpoint();
     if (self->walker_->walk_at_once(me)) {

@@ -18,10 +18,15 @@ class ProgramRun {
   /// `exchange` may be null.
   ProgramRun(Executable executable, RunOptions options, std::shared_ptr<RunExchange> exchange = nullptr);
 
+  /// The run began at this time, from which its deadline counts. To be called first.
+  void begin(TimePoint began) noexcept { state_->begin(began); }
   /// Checks the feeds and places them.
   void feed(const Feeds& feeds) { ports_->feed(feeds); }
   /// The whole run, its tasks one at a time on `executor`, which outlives it.
   static task<RunResult> run(std::shared_ptr<ProgramRun> self, Executor* executor);
+
+  /// Lets go of what runs have left for later ones (`ExtentValues`): memory was lacking.
+  void forget_extent_values() noexcept { state_->forget_extent_values(); }
 
  private:
   bool at_once() const;

@@ -35,14 +35,24 @@ std::vector<Point> made_elsewhere(const Feeds& feeds, const Place& here) {
 
 task<RunResult> run_now(Executable executable, Feeds feeds, RunOptions options, std::shared_ptr<RunExchange> exchange) {
   TaskInfo& me = co_await this_task::info();
+  const TimePoint began = me.executor().now();
   if (options.tracer == nullptr) options.tracer = me.tracer();
   const std::vector<Point> elsewhere = made_elsewhere(feeds, executable.device().place());
   for (const Point& point : elsewhere) co_await ready(point);
   const auto program_run = std::make_shared<ProgramRun>(std::move(executable), options, std::move(exchange));
+  program_run->begin(began);
   program_run->feed(feeds);
   feeds.clear();
-  RunResult result = co_await ProgramRun::run(program_run, &me.executor());
-  co_return std::move(result);
+  try {
+    RunResult result = co_await ProgramRun::run(program_run, &me.executor());
+    co_return std::move(result);
+  } catch (const OutOfMemoryError&) {
+    program_run->forget_extent_values();
+    throw;
+  } catch (const std::bad_alloc&) {
+    program_run->forget_extent_values();
+    throw;
+  }
 }
 
 }  // namespace

@@ -49,10 +49,16 @@ RunState::~RunState() {
   if (extent_values_ != nullptr) compiled().extent_values->give_back(std::move(extent_values_));
 }
 
+void RunState::forget_extent_values() noexcept {
+  if (extent_values_ == nullptr) return;
+  extent_values_.reset();
+  compiled().extent_values->clear();
+}
+
 // ---- Values ----
 
-void RunState::begin(const Executor& executor) noexcept {
-  if (options_.deadline) ends_ = executor.after(*options_.deadline);
+void RunState::begin(TimePoint began) noexcept {
+  if (options_.deadline) ends_ = began + std::min(*options_.deadline, Executor::last_time - began);
 }
 
 void RunState::check_goes_on(const TaskInfo& task) const {

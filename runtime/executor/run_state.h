@@ -43,10 +43,12 @@ class RunState {
   }
   /// The values of ops of block 0 that earlier runs have left; null: each op runs, because there are none or a tracer looks.
   ExtentValues* extent_values() const noexcept { return extent_values_.get(); }
+  /// Lets go of them, and of those that other runs have left. After the run.
+  void forget_extent_values() noexcept;
   /// The scope of block 0.
   const ScopePtr& root() const noexcept { return root_; }
-  /// The run begins on this executor: its deadline counts from now.
-  void begin(const Executor& executor) noexcept;
+  /// The run began at this time, from which its deadline counts.
+  void begin(TimePoint began) noexcept;
   /// CancelledError where `task`, which is about to compute, is cancelled, or the deadline has passed: a thread that computes fires no timer.
   void check_goes_on(const TaskInfo& task) const;
   /// Joins the tasks that belong to no op; null before and after the run.

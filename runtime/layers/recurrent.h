@@ -15,7 +15,8 @@ namespace millrace::layers {
 
 using build::Var;
 
-/// A function of one element: the op's name ("sigmoid", "hard_sigmoid", docs/ops.md), and its numbers where they are not ONNX's.
+/// A function of one element: the op's name ("sigmoid", "hard_sigmoid", docs/ops.md), and its numbers where they are not ONNX's. ProgramError for a number
+/// that the op does not have.
 struct Activation {
   std::string name;
   std::optional<double> alpha = std::nullopt;

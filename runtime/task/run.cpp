@@ -11,17 +11,6 @@
 namespace millrace {
 namespace {
 
-/// Errors for where no memory is left for the text of another. The first run makes them.
-struct SpareErrors {
-  std::exception_ptr cancelled = std::make_exception_ptr(CancelledError("a task was cancelled, and no memory was left for its name"));
-  std::exception_ptr deadlock =
-      std::make_exception_ptr(DeadlockError("deadlock: nobody can go on, and no memory was left for the names of the tasks", {}));
-};
-const SpareErrors& spare_errors() {
-  static const SpareErrors made;
-  return made;
-}
-
 template <class F>
 class Visiting final : public WriterVisitor {
  public:
@@ -38,7 +27,7 @@ std::exception_ptr make_cancelled_error(const TaskInfo& task) noexcept {
   try {
     return std::make_exception_ptr(CancelledError("task '" + task.name() + "' was cancelled"));
   } catch (const std::bad_alloc&) {
-    return spare_errors().cancelled;
+    return std::make_exception_ptr(CancelledError("cancelled"));  // few letters are stored inline
   }
 }
 
@@ -170,7 +159,6 @@ void ScopeState::orphans_ended() noexcept {
 // ---- Run ------------------------------------------------------------------------------------------------------------
 
 Run::Run(std::string name, Tracer* tracer) : name_(std::move(name)), tracer_(tracer), root_(new ScopeState(*this, nullptr, nullptr)) {
-  spare_errors();
   open(*root_);
 }
 Run::~Run() = default;
@@ -426,7 +414,7 @@ void Run::fail_marked(RunnableQueue& woken) noexcept {
   try {
     error = std::make_exception_ptr(deadlock_of_marked());
   } catch (const std::bad_alloc&) {
-    error = spare_errors().deadlock;
+    error = std::make_exception_ptr(DeadlockError("deadlock", {}));
   }
   for (Wait* wait = first_wait_; wait != nullptr;) {
     Wait& marked = *std::exchange(wait, wait->next_);

@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-/// What a search asks of each task that could bring an awaited thing about.
+/// Receives each task that can end a wait. The run's mutex is held, and mostly that of the resource: `visit` takes no lock.
 class WriterVisitor {
  public:
   virtual void visit(TaskInfo& writer) noexcept = 0;

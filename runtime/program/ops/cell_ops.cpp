@@ -278,10 +278,11 @@ OpKernel prepare_gates(const PrepareContext& context) {
   };
 }
 
-const std::vector<std::string> form_attributes{"activations", "alphas", "betas", "clip", "input_forget"};
+/// Of all three.
+std::vector<std::string> form_attributes() { return {"activations", "alphas", "betas", "clip", "input_forget"}; }
 
 OpDef gates_op() {
-  OpDef def = define("lstm_gates", {"XW", "HR", "C", "Bias?", "Peephole?"}, {"Hn", "Cn"}, form_attributes);
+  OpDef def = define("lstm_gates", {"XW", "HR", "C", "Bias?", "Peephole?"}, {"Hn", "Cn"}, form_attributes());
   def.infer = infer_gates;
   def.prepare = prepare_gates;
   def.follow_rows = follow_lstm_cell;
@@ -290,7 +291,7 @@ OpDef gates_op() {
 }
 
 OpDef projected_op() {
-  OpDef def = define("lstm_cell_projected", {"XW", "H", "C", "R", "Bias?", "Peephole?"}, {"Hn", "Cn"}, form_attributes);
+  OpDef def = define("lstm_cell_projected", {"XW", "H", "C", "R", "Bias?", "Peephole?"}, {"Hn", "Cn"}, form_attributes());
   def.infer = [](InferContext& context) { infer_cell(context, 1); };
   def.prepare = prepare_projected;
   def.follow_rows = follow_lstm_cell;
@@ -303,7 +304,7 @@ OpDef projected_op() {
 void add_cell_ops(OpRegistry& registry) {
   registry.add(projected_op());
   registry.add(gates_op());
-  OpDef def = define("lstm_cell", {"X", "H", "C", "W", "R", "Bias?", "Peephole?"}, {"Hn", "Cn"}, form_attributes);
+  OpDef def = define("lstm_cell", {"X", "H", "C", "W", "R", "Bias?", "Peephole?"}, {"Hn", "Cn"}, form_attributes());
   def.infer = [](InferContext& context) { infer_cell(context, 2); };
   def.prepare = prepare_lstm_cell;
   def.follow_rows = follow_lstm_cell;

@@ -130,6 +130,47 @@ output "y" = y
   CHECK(y_of(executable, of_extents(1, 6)).dims() == DDim{2});
 }
 
+TEST_CASE("a run that lacks memory lets go of what earlier runs have left, and another failure does not") {
+  const auto calls = std::make_shared<int>(0);
+  auto registry = std::make_shared<OpRegistry>(*with_counted(calls));
+  OpDef def = registry->at("counted");
+  def.name = "failing";
+  int fails = 0;
+  def.prepare = [&fails](const PrepareContext&) -> OpKernel {
+    return [&fails](OpContext& run) {
+      if (fails == 1) throw ShapeError("failing");
+      if (fails == 2) throw OutOfMemoryError("failing");
+      run.set(0, run.in(0));
+    };
+  };
+  registry->add(std::move(def));
+  const Executable executable(parse_program(R"(millrace 1 "extents"
+input "x" = x: f32[?, ?]
+block { idx: 0 parent_idx: -1
+  extents: i64[2] = shape(X=x) {start=0, end=2}
+  numbers: i64[2] = counted(X=extents)
+  y: f32[?, ?] = failing(X=x)
+}
+output "y" = y
+output "numbers" = numbers
+)",
+                                            {}, registry));
+  const auto run_once = [&] { return y_of(executable, of_extents(2, 4)); };
+  run_once();
+  run_once();
+  CHECK(*calls == 1);
+  fails = 1;
+  CHECK_THROWS_AS(run_once(), ShapeError);
+  fails = 0;
+  run_once();
+  CHECK(*calls == 1);
+  fails = 2;
+  CHECK_THROWS_AS(run_once(), OutOfMemoryError);
+  fails = 0;
+  run_once();
+  CHECK(*calls == 2);
+}
+
 TEST_CASE("runs side by side keep values of their own") {
   ExtentValuesPool pool;
   const std::unique_ptr<ExtentValues> first = pool.take();

@@ -24,7 +24,6 @@ using testing::Random;
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// Parses, and gives the error's text. An error of another kind, or one that names no line of the text, fails.
 /// The standard ops, and "free", which takes any attributes.
 std::shared_ptr<const OpRegistry> with_free() {
   auto ops = std::make_shared<OpRegistry>(*standard_ops());
@@ -35,6 +34,7 @@ std::shared_ptr<const OpRegistry> with_free() {
   return ops;
 }
 
+/// Parses, and gives the error's text. An error of another kind, or one that names no line of the text, fails.
 std::string refusal(const std::string& text, const std::map<std::string, Tensor>& weights = {}) {
   std::string what;
   try {

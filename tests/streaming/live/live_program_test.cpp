@@ -223,8 +223,11 @@ TEST_CASE("tasks that are cancelled or wait for ever end where no memory is left
     std::uint64_t failed = 0;
     sync_wait(without_memory(cancelled, &found, &failed));
     CAPTURE(cancelled);
-    if (failed == 0) return;  // allocations cannot be made to fail here
-    for (const std::string& each : found) CHECK(each.find(cancelled ? "a task was cancelled" : "deadlock: nobody can go on") == 0);
+    if (failed == 0) {
+      MESSAGE("skipped: allocations cannot be made to fail here");
+      return;
+    }
+    for (const std::string& each : found) CHECK(each == (cancelled ? "cancelled" : "deadlock"));
   }
 }
 

@@ -60,7 +60,7 @@ TEST_CASE("the registry is one for all, and a copy of it takes ops from outside"
   CHECK(program.append(0, Op{"twice", {x}, {}, {}, {}}).size() == 1);
 }
 
-TEST_CASE("an attribute that an op does not read is refused, and an op from outside that names none takes any") {
+TEST_CASE("an attribute that an op does not read is refused, and an op from outside that says nothing of them takes any") {
   auto ops = std::make_shared<OpRegistry>(*standard_ops());
   OpDef outside;
   outside.name = "outside";
