@@ -278,7 +278,7 @@ OpKernel prepare_gates(const PrepareContext& context) {
   };
 }
 
-/// Of all three.
+/// The attributes of all ops of this file.
 std::vector<std::string> form_attributes() { return {"activations", "alphas", "betas", "clip", "input_forget"}; }
 
 OpDef gates_op() {
