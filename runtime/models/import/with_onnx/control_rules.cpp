@@ -198,32 +198,27 @@ void settle(Importer& to, While& loop, F&& attempt) {
 
 /// The extents of a slot, as far as places outside say them: of the array that no iteration writes. `no_var` where one is open inside.
 VarId slot_extents(Importer& to, const While& loop, VarId slot) {
-  std::vector<VarId> parts;
+  std::vector<Element> extents;
   std::size_t needed = 0;
-  const DDim shape = to.type(slot).shape.value_or(DDim{});
-  for (int axis = 0; axis < shape.rank(); ++axis) {
-    const Element place = shape[axis] == DDim::unknown ? to.origin(slot, axis) : Element{shape[axis]};
-    if (!place.number && to.program().var(place.of).block == loop.block) return no_var;
-    if (!place.number) needed = static_cast<std::size_t>(axis) + 1;
+  for (int axis = 0; axis < to.type(slot).shape.value_or(DDim{}).rank(); ++axis) {
+    extents.push_back(element_at(to, slot, axis));
+    if (extents.back().number) continue;
+    if (to.program().var(extents.back().of).block == loop.block) return no_var;
+    needed = extents.size();
   }
-  for (std::size_t i = 0; i < needed; ++i) {
-    const int axis = static_cast<int>(i);
-    const Element place = shape[axis] == DDim::unknown ? to.origin(slot, axis) : Element{shape[axis]};
-    const std::int64_t at = place.axis;
-    parts.push_back(place.number ? to.literal(Ints{*place.number}) : to.emit1("shape", {place.of}, {{"start", at}, {"end", at + 1}}));
-  }
-  return parts.empty() ? no_var : parts.size() == 1 ? parts[0] : to.emit1("concat", parts, {{"axis", std::int64_t{0}}});
+  extents.resize(needed);
+  return list_of(to, extents);
 }
 
 /// The extents of a slot of the scanned output `name`, where a state that its slots make says them; else `no_var`.
 VarId piece_extents(Importer& to, const std::string& name) {
   const auto found = to.pieces_of().find(name);
   if (found == to.pieces_of().end()) return no_var;
-  const auto [whole, axis] = found->second;
-  std::vector<VarId> parts;
-  for (const auto& [start, end] : {std::pair<std::int64_t, std::int64_t>{0, axis}, {axis + 1, to.rank(whole)}})
-    if (start < end) parts.push_back(to.emit1("shape", {whole}, {{"start", start}, {"end", end}}));
-  return parts.empty() ? no_var : parts.size() == 1 ? parts[0] : to.emit1("concat", parts, {{"axis", std::int64_t{0}}});
+  const auto [whole, joined] = found->second;
+  std::vector<Element> extents;
+  for (int axis = 0; axis < to.rank(whole); ++axis)
+    if (axis != joined) extents.push_back(element_at(to, whole, axis));
+  return list_of(to, extents);
 }
 
 /// An array for each output of the graph from `first` on, written in every iteration; `size` is `no_var` when the number of

@@ -110,18 +110,9 @@ void flatten(Importer& to, const Node& node, const char* op) { to.give(node, op,
 /// its rows be picked, and nobody needs the value. None where x has as many axes, or where an extent comes from nowhere.
 VarId shape_behind(Importer& to, VarId var, std::int64_t begin, std::int64_t end) {
   std::vector<Element> extents;
-  for (auto axis = static_cast<int>(begin); axis < end; ++axis) {
-    const std::int64_t extent = (*to.type(var).shape)[axis];
-    extents.push_back(extent == DDim::unknown ? to.origin(var, axis) : Element{extent});
-  }
+  for (auto axis = static_cast<int>(begin); axis < end; ++axis) extents.push_back(element_at(to, var, axis));
   const auto longer = [&](const Element& each) { return each.of != no_var && to.rank(each.of) > to.rank(var); };
-  if (std::none_of(extents.begin(), extents.end(), longer)) return no_var;
-  std::vector<VarId> parts;
-  for (const Element& each : extents) {
-    const std::int64_t at = each.axis;
-    parts.push_back(each.number ? to.literal(Ints{*each.number}) : to.emit1("shape", {each.of}, {{"start", at}, {"end", at + 1}}));
-  }
-  return parts.size() == 1 ? parts[0] : to.emit1("concat", parts, {{"axis", std::int64_t{0}}});
+  return std::none_of(extents.begin(), extents.end(), longer) ? no_var : list_of(to, extents);
 }
 
 void shape(Importer& to, const Node& node, const char* op) {

@@ -127,6 +127,20 @@ Extent product(Importer& to, VarId x, int begin, int end) {
   return all;
 }
 
+Element element_at(Importer& to, VarId x, int axis) {
+  const std::int64_t extent = (*to.type(x).shape)[axis];
+  return extent == DDim::unknown ? to.origin(x, axis) : Element{extent};
+}
+
+VarId list_of(Importer& to, const std::vector<Element>& elements) {
+  std::vector<VarId> parts;
+  for (const Element& each : elements) {
+    const std::int64_t at = each.axis;
+    parts.push_back(each.number ? to.literal(Ints{*each.number}) : to.emit1("shape", {each.of}, {{"start", at}, {"end", at + 1}}));
+  }
+  return parts.empty() ? no_var : parts.size() == 1 ? parts[0] : to.emit1("concat", parts, {{"axis", std::int64_t{0}}});
+}
+
 VarId reshaped(Importer& to, VarId x, const std::vector<Extent>& extents) {
   Ints shape;
   for (const Extent& extent : extents) shape.push_back(extent.known);

@@ -30,6 +30,10 @@ struct Extent {
   VarId var = no_var;
 };
 Extent extent_at(Importer& to, VarId x, int axis);
+/// The extent of an axis of `x` as a number, or as the place that it comes from.
+Element element_at(Importer& to, VarId x, int axis);
+/// The list of these numbers and extents; `no_var` without any.
+VarId list_of(Importer& to, const std::vector<Element>& elements);
 Extent times(Importer& to, const Extent& a, const Extent& b);
 /// The product of the extents of axes [begin, end).
 Extent product(Importer& to, VarId x, int begin, int end);
