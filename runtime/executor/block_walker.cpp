@@ -118,7 +118,7 @@ task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, co
   bool keep = walker->state_->options().keep_step_scopes;  // tasks of the block may still read its vars
   for (std::size_t& i = end->next; i < block->ops.size(); ++i) {
     const CompiledOp& op = block->ops[i];
-    walker->state_->check_goes_on(me);
+    me.check_goes_on();
     if (i == block->test && !end->iteration) walker->begin_iteration(scope, *end);
     if (op.kind == CompiledOp::Kind::break_if) {
       const Value* condition = walker->state_->find(op.inputs[0], *scope);
@@ -179,7 +179,7 @@ bool BlockWalker::walk_at_once(const TaskInfo& task) {
   const ScopePtr& scope = state_->root();
   const bool keep = state_->options().keep_step_scopes;
   for (std::size_t& i = begun_->next; i < block.ops.size(); ++i) {
-    state_->check_goes_on(task);
+    task.check_goes_on();
     if (i == block.test && !begun_->iteration) begin_iteration(scope, *begun_);
     if (!run_at_once(block, i, scope, *begun_)) {
       begun_->tried = i;

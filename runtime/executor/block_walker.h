@@ -27,7 +27,7 @@ class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
       : state_(std::move(state)), ops_(std::move(ops)), loops_(std::move(loops)) {}
 
   /// Runs ops of block 0 in the caller, `task`, up to the first one that needs a task or has to be awaited. True: all of them have run. At most once, before
-  /// `run_program`. CancelledError as `RunState::check_goes_on`.
+  /// `run_program`. CancelledError as `TaskInfo::check_goes_on`.
   bool walk_at_once(const TaskInfo& task);
   /// Block 0, or the rest of it, in the root scope; ends when all its tasks have.
   static task<void> run_program(std::shared_ptr<BlockWalker> walker);

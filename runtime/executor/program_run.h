@@ -18,8 +18,6 @@ class ProgramRun {
   /// `exchange` may be null.
   ProgramRun(Executable executable, RunOptions options, std::shared_ptr<RunExchange> exchange = nullptr);
 
-  /// The run began at this time, from which its deadline counts. To be called first.
-  void begin(TimePoint began) noexcept { state_->begin(began); }
   /// Checks the feeds and places them.
   void feed(const Feeds& feeds) { ports_->feed(feeds); }
   /// The whole run, its tasks one at a time on `executor`, which outlives it.

@@ -35,12 +35,10 @@ std::vector<Point> made_elsewhere(const Feeds& feeds, const Place& here) {
 
 task<RunResult> run_now(Executable executable, Feeds feeds, RunOptions options, std::shared_ptr<RunExchange> exchange) {
   TaskInfo& me = co_await this_task::info();
-  const TimePoint began = me.executor().now();
   if (options.tracer == nullptr) options.tracer = me.tracer();
   const std::vector<Point> elsewhere = made_elsewhere(feeds, executable.device().place());
   for (const Point& point : elsewhere) co_await ready(point);
   const auto program_run = std::make_shared<ProgramRun>(std::move(executable), options, std::move(exchange));
-  program_run->begin(began);
   program_run->feed(feeds);
   feeds.clear();
   try {

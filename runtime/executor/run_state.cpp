@@ -57,14 +57,6 @@ void RunState::forget_extent_values() noexcept {
 
 // ---- Values ----
 
-void RunState::begin(TimePoint began) noexcept {
-  if (options_.deadline) ends_ = began + std::min(*options_.deadline, Executor::last_time - began);
-}
-
-void RunState::check_goes_on(const TaskInfo& task) const {
-  if (task.cancelled() || (ends_ && task.executor().now() >= *ends_)) std::rethrow_exception(make_cancelled_error(task));
-}
-
 const Value* RunState::find(const ValueSource& source, VarScope& scope) const {
   if (source.up == ValueSource::constant) return &compiled().constants[source.index];
   return up(scope, source.up).find(source.index);

@@ -47,10 +47,6 @@ class RunState {
   void forget_extent_values() noexcept;
   /// The scope of block 0.
   const ScopePtr& root() const noexcept { return root_; }
-  /// The run began at this time, from which its deadline counts.
-  void begin(TimePoint began) noexcept;
-  /// CancelledError where `task`, which is about to compute, is cancelled, or the deadline has passed: a thread that computes fires no timer.
-  void check_goes_on(const TaskInfo& task) const;
   /// Joins the tasks that belong to no op; null before and after the run.
   Scope* whole = nullptr;
 
@@ -86,7 +82,6 @@ class RunState {
   CallerDevices::Lease device_;
   std::optional<CallerDevices::Lease> host_;  ///< where the device is none
   RunOptions options_;
-  std::optional<TimePoint> ends_;
   bool joins_;
   std::shared_ptr<VarScope::Count> count_ = std::make_shared<VarScope::Count>();
   ScopePtr root_;

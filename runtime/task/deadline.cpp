@@ -10,53 +10,52 @@
 
 namespace millrace {
 
-CancelRegion::CancelRegion(TaskInfo& task) : task_(task), outer_(task.region_), state_(new ScopeState(task.run(), nullptr, outer_)) {
-  task_.run().open(*state_);
-  task_.region_ = state_.get();
+// Shared with the executor: the timer may be firing on another thread when the region is destroyed.
+class DeadlineRegion::Alarm final : public RefCounted, public Timer, public InFramePool {
+ public:
+  explicit Alarm(CancellationSource cancellation) noexcept : cancellation_(std::move(cancellation)) {}
+  void begin(Executor& executor, TimePoint when) {
+    kept_by_executor_ = Ref<Alarm>(this);
+    executor.add_timer(*this, when);
+  }
+  void end(Executor& executor) noexcept {
+    if (executor.cancel_timer(*this)) kept_by_executor_ = Ref<Alarm>();
+  }
+  bool fired() const noexcept { return fired_.load(std::memory_order_acquire); }
+
+ private:
+  void fire() noexcept override {
+    const Ref<Alarm> self = std::move(kept_by_executor_);
+    fired_.store(true, std::memory_order_release);
+    cancellation_.cancel();
+  }
+
+  CancellationSource cancellation_;
+  std::atomic<bool> fired_{false};
+  Ref<Alarm> kept_by_executor_;
+};
+
+DeadlineRegion::DeadlineRegion(TaskInfo& task, Duration after) : task_(task), outer_(task.region_) {
+  const TimePoint ends = task.executor().after(after);
+  state_ = Ref<ScopeState>(new ScopeState(task.run(), nullptr, outer_, ends));
+  alarm_ = Ref<Alarm>(new Alarm(CancellationSource(task.run(), *state_)));
+  task.run().open(*state_);
+  task.region_ = state_.get();
+  alarm_->begin(task.executor(), ends);
 }
 
-CancelRegion::~CancelRegion() {
+DeadlineRegion::~DeadlineRegion() {
+  alarm_->end(task_.executor());
   task_.region_ = outer_;
   std::lock_guard lock(task_.run().mutex_);
   task_.run().close(*state_);
 }
 
-bool CancelRegion::outer_cancelled() const noexcept { return outer_->cancelled(); }
-
-// Shared with the executor: the timer may be firing on another thread when the deadline is destroyed.
-class Deadline::State final : public RefCounted, public Timer, public InFramePool {
- public:
-  explicit State(CancellationSource cancellation) noexcept : cancellation_(std::move(cancellation)) {}
-  void begin(Executor& executor, Duration after) {
-    kept_by_executor_ = Ref<State>(this);
-    when_ = executor.after(after);
-    executor.add_timer(*this, when_);
-  }
-  void end(Executor& executor) noexcept {
-    if (executor.cancel_timer(*this)) kept_by_executor_ = Ref<State>();
-  }
-  /// Work that looks at the clock by itself may end before the timer fires.
-  bool passed(TimePoint now) const noexcept { return passed_.load(std::memory_order_acquire) || now >= when_; }
-
- private:
-  void fire() noexcept override {
-    const Ref<State> self = std::move(kept_by_executor_);
-    passed_.store(true, std::memory_order_release);
-    cancellation_.cancel();
-  }
-
-  CancellationSource cancellation_;
-  std::atomic<bool> passed_{false};
-  TimePoint when_{};
-  Ref<State> kept_by_executor_;
-};
-
-Deadline::Deadline(Executor& executor, Duration after, CancellationSource cancellation)
-    : executor_(executor), state_(new State(std::move(cancellation))) {
-  state_->begin(executor, after);
+// Work that looks at the clock by itself (`TaskInfo::check_goes_on`) may end before the timer fires.
+bool DeadlineRegion::passed() const noexcept {
+  const TimePoint now = task_.executor().now();
+  return (alarm_->fired() || now >= state_->ends()) && !outer_->cancelled() && now < outer_->ends();
 }
-Deadline::~Deadline() { state_->end(executor_); }
-bool Deadline::passed() const noexcept { return state_->passed(executor_.now()); }
 
 namespace {
 

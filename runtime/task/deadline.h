@@ -10,37 +10,22 @@
 
 namespace millrace {
 
-/// A part of a task that can be cancelled alone: while it lives, the task obeys it, and through it what the task obeyed
-/// before.
-class CancelRegion {
+/// A part of a task that is cancelled at a time: while it lives, the task obeys it, and through it what the task obeyed before.
+class DeadlineRegion {
  public:
-  explicit CancelRegion(TaskInfo& task);
-  ~CancelRegion();
-  CancelRegion(const CancelRegion&) = delete;
-  CancelRegion& operator=(const CancelRegion&) = delete;
-
-  CancellationSource cancellation() const noexcept { return CancellationSource(task_.run(), *state_); }
-  bool outer_cancelled() const noexcept;
-
- private:
-  TaskInfo& task_;
-  ScopeState* outer_;
-  Ref<ScopeState> state_;
-};
-
-/// Cancels a region at a time, unless destroyed before.
-class Deadline {
- public:
-  Deadline(Executor& executor, Duration after, CancellationSource cancellation);
-  ~Deadline();
-  Deadline(const Deadline&) = delete;
-  Deadline& operator=(const Deadline&) = delete;
+  DeadlineRegion(TaskInfo& task, Duration after);
+  ~DeadlineRegion();
+  DeadlineRegion(const DeadlineRegion&) = delete;
+  DeadlineRegion& operator=(const DeadlineRegion&) = delete;
+  /// Whether its time has passed, and nothing around it has ended the task.
   bool passed() const noexcept;
 
  private:
-  class State;
-  Executor& executor_;
-  Ref<State> state_;
+  class Alarm;
+  TaskInfo& task_;
+  ScopeState* outer_;
+  Ref<ScopeState> state_;
+  Ref<Alarm> alarm_;
 };
 
 [[noreturn]] void throw_deadline(const TaskInfo& task, Duration after);
@@ -51,8 +36,7 @@ class Deadline {
 template <class T>
 task<T> with_deadline(Duration after, task<T> work) {
   TaskInfo& me = co_await this_task::info();
-  CancelRegion region(me);
-  Deadline deadline(me.executor(), after, region.cancellation());
+  DeadlineRegion region(me, after);
   try {
     if constexpr (std::is_void_v<T>) {
       co_await std::move(work);
@@ -62,7 +46,7 @@ task<T> with_deadline(Duration after, task<T> work) {
       co_return std::move(value);
     }
   } catch (const CancelledError&) {
-    if (!deadline.passed() || region.outer_cancelled()) throw;
+    if (!region.passed()) throw;
   }
   throw_deadline(me, after);
 }

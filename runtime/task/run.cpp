@@ -41,6 +41,10 @@ const std::string& TaskInfo::name() const noexcept {
 
 Tracer* TaskInfo::tracer() const noexcept { return run_->tracer(); }
 bool TaskInfo::cancelled() const noexcept { return region_->cancelled(); }
+void TaskInfo::check_goes_on() const {
+  const bool too_late = region_->ends() != TimePoint::max() && executor_->now() >= region_->ends();
+  if (cancelled() || too_late) std::rethrow_exception(make_cancelled_error(*this));
+}
 CancellationToken TaskInfo::token() const noexcept { return CancellationToken(Ref<ScopeState>(region_)); }
 
 void TaskInfo::execute() noexcept {

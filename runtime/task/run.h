@@ -54,7 +54,7 @@ class Run final : public RefCounted {
   void leave() noexcept;
 
  private:
-  friend class CancelRegion;
+  friend class DeadlineRegion;
   friend class JoinWait;
   friend class ScopeState;
   friend class Wait;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <vector>
 
+#include <millrace/runtime/task/executor.h>
 #include <millrace/runtime/task/frame_pool.h>
 #include <millrace/runtime/task/ref.h>
 
@@ -22,8 +24,9 @@ class Wait;
 class ScopeState final : public RefCounted, public InFramePool {
  public:
   /// `owner` is null for the outermost scope of a run; `parent` is the region whose cancellation reaches this one, or
-  /// null.
-  ScopeState(Run& run, TaskInfo* owner, ScopeState* parent) noexcept : run_(&run), owner_(owner), parent_(parent) {}
+  /// null. A region may end at a time of its own; the first time around a task counts.
+  ScopeState(Run& run, TaskInfo* owner, ScopeState* parent, TimePoint ends = TimePoint::max()) noexcept
+      : run_(&run), owner_(owner), parent_(parent), ends_(parent == nullptr ? ends : std::min(parent->ends_, ends)) {}
 
   /// A scope of `owner`, registered with its run.
   static Ref<ScopeState> open_in(TaskInfo& owner, bool inherits_cancellation);
@@ -31,6 +34,8 @@ class ScopeState final : public RefCounted, public InFramePool {
   bool cancelled() const noexcept { return cancelled_.load(std::memory_order_acquire); }
   /// Cancels every task below: their waits end, later ones throw. Any thread; a no-op from the second time on.
   void cancel() noexcept;
+  /// When a deadline cancels it, by the clock of the executor of its tasks; the last time without one.
+  TimePoint ends() const noexcept { return ends_; }
 
   std::size_t live() const noexcept { return state_.load(std::memory_order_acquire) / one_child; }
   /// A child is about to be posted: counts it here and in the run.
@@ -59,6 +64,7 @@ class ScopeState final : public RefCounted, public InFramePool {
   Run* run_;  // kept alive by the caller
   TaskInfo* owner_;
   Ref<ScopeState> parent_;
+  const TimePoint ends_;
   std::atomic<bool> cancelled_{false};  // written with the run's mutex held
   std::atomic<std::uint64_t> state_{0};
 

@@ -32,6 +32,9 @@ class TaskInfo : public Runnable, public CountedInFramePool {
   Tracer* tracer() const noexcept;
   /// True once a scope around this task was cancelled: its next cancellable wait or checkpoint throws CancelledError.
   bool cancelled() const noexcept;
+  /// CancelledError where this task is cancelled, or a deadline around it has passed: for work that computes, since a thread that computes fires
+  /// no timer.
+  void check_goes_on() const;
   CancellationToken token() const noexcept;
 
   /// Goes through the queue of the executor; then continues at `at`. For awaitables: nothing of the awaiting coroutine
@@ -65,7 +68,7 @@ class TaskInfo : public Runnable, public CountedInFramePool {
   std::exception_ptr take_orphan_error() noexcept { return std::exchange(orphan_error_, nullptr); }
 
  private:
-  friend class CancelRegion;
+  friend class DeadlineRegion;
   friend class Run;
   friend class ScopeState;
   friend class Wait;

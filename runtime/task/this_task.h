@@ -28,10 +28,7 @@ class InfoAwaiter {
 class CheckpointAwaiter : public InfoAwaiter {
  public:
   CheckpointAwaiter() noexcept {}
-  void await_resume() const {
-    const TaskInfo& info = InfoAwaiter::await_resume();
-    if (info.cancelled()) std::rethrow_exception(make_cancelled_error(info));
-  }
+  void await_resume() const { InfoAwaiter::await_resume().check_goes_on(); }
 };
 
 class YieldAwaiter {

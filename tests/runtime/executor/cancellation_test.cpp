@@ -13,6 +13,7 @@
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/op_registry.h>
+#include <millrace/runtime/task/deadline.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
@@ -237,6 +238,13 @@ TEST_CASE("a run without loops ends behind the op at which it was cancelled or i
       CHECK_THROWS_AS(millrace::sync_wait(run(executable, feeds, limited)), DeadlineError);
     } else {
       CHECK_THROWS_AS(millrace::sync_wait(*executor, run(executable, feeds, limited)), DeadlineError);
+    }
+    CHECK(calls < 10);
+    calls = 0;
+    if (executor == nullptr) {
+      CHECK_THROWS_AS(millrace::sync_wait(with_deadline(limited.deadline.value(), run(executable, feeds))), DeadlineError);
+    } else {
+      CHECK_THROWS_AS(millrace::sync_wait(*executor, with_deadline(limited.deadline.value(), run(executable, feeds))), DeadlineError);
     }
     CHECK(calls < 10);
   }

@@ -12,6 +12,7 @@
 #include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/asio_executor.h>
 #include <millrace/runtime/task/gate.h>
+#include <millrace/runtime/task/scope.h>
 #include <millrace/runtime/task/seeded_executor.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
@@ -47,6 +48,23 @@ task<int> nested() {
   task<int> inner = within(1h, 1h);
   const int value = co_await with_deadline(2ms, std::move(inner));
   co_return value;
+}
+
+task<> computes(int* passes) {
+  for (;;) {
+    ++*passes;
+    std::this_thread::sleep_for(1ms);
+    co_await this_task::checkpoint();
+  }
+}
+
+/// Two deadlines around work in a child; the outer one is the nearer.
+task<> computes_in_a_child(int* passes) {
+  TaskInfo& me = co_await this_task::info();
+  Scope scope(me);
+  scope.spawn(computes(passes));
+  task<> join = [](Scope* scope) -> task<> { co_await scope->join(); }(&scope);
+  co_await with_deadline(1h, std::move(join));
 }
 
 task<> stuck(Gate* gate) { co_await gate->wait(); }
@@ -86,6 +104,15 @@ TEST_CASE("the outer deadline ends the inner work") {
   executor.auto_advance(true);
   CHECK_THROWS_AS(sync_wait(executor, nested()), DeadlineError);
   CHECK(executor.now() == 2ms);
+}
+
+TEST_CASE("work that computes and lets no timer fire ends at its next checkpoint behind the deadline") {
+  int passes = 0;
+  CHECK_THROWS_AS(sync_wait(with_deadline(5ms, computes(&passes))), DeadlineError);
+  CHECK(passes < 1000);
+  passes = 0;
+  CHECK_THROWS_AS(sync_wait(with_deadline(5ms, computes_in_a_child(&passes))), DeadlineError);
+  CHECK(passes < 1000);
 }
 
 TEST_CASE("a deadlock is found at once although a deadline is pending") {
