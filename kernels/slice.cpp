@@ -37,6 +37,17 @@ Range range_of(std::int64_t start, std::int64_t end, std::int64_t step, std::int
 constexpr internal::Implementations<const Tensor&, const Tensor&, int, const Tensor&> reverse_kernels{
     "reverse_sequence", {{"cuda", cuda::reverse_sequence}}, cpu::reverse_sequence};
 
+/// Elements from the start of the storage to the first one of `x`.
+std::int64_t offset_of(const Tensor& x) {
+  return (static_cast<const std::byte*>(x.raw()) - x.storage()->data()) / static_cast<std::int64_t>(size_of(x.dtype()));
+}
+
+/// Of an empty tensor nothing is stored where strides would lead.
+Tensor view_of(const Tensor& x, const DDim& dims, const DDim& strides, std::int64_t offset) {
+  const Tensor view(x.dtype(), dims, strides, dims.elements() == 0 ? offset_of(x) : offset, x.storage());
+  return x.is_read_only() ? view.read_only() : view;
+}
+
 }  // namespace
 
 Tensor slice_view(const Tensor& x, const std::vector<std::int64_t>& starts, const std::vector<std::int64_t>& ends,
@@ -46,8 +57,7 @@ Tensor slice_view(const Tensor& x, const std::vector<std::int64_t>& starts, cons
                      std::to_string(ends.size()) + ", " + std::to_string(axes.size()) + " and " + std::to_string(steps.size()));
   DDim dims = x.dims();
   DDim strides = x.strides();
-  const std::int64_t begin = (static_cast<const std::byte*>(x.raw()) - x.storage()->data()) / static_cast<std::int64_t>(size_of(x.dtype()));
-  std::int64_t offset = begin;
+  std::int64_t offset = offset_of(x);
   bool seen[max_rank] = {};
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const int axis = internal::checked_axis("slice", axes[i], x.dims());
@@ -60,9 +70,7 @@ Tensor slice_view(const Tensor& x, const std::vector<std::int64_t>& starts, cons
     // One element alone needs no stride, however large the step.
     strides[axis] = range.count > 1 ? x.strides()[axis] * steps[i] : x.strides()[axis];
   }
-  // Of an empty tensor nothing is stored where strides would lead.
-  const Tensor view(x.dtype(), dims, strides, dims.elements() == 0 ? begin : offset, x.storage());
-  return x.is_read_only() ? view.read_only() : view;
+  return view_of(x, dims, strides, offset);
 }
 
 Tensor slice(const Tensor& x, const std::vector<std::int64_t>& starts, const std::vector<std::int64_t>& ends, const std::vector<int>& axes,
@@ -71,7 +79,11 @@ Tensor slice(const Tensor& x, const std::vector<std::int64_t>& starts, const std
 }
 
 Tensor reverse(const Tensor& x, int axis, StreamRef stream) {
-  return slice(x, {-1}, {-x.dim(internal::checked_axis("reverse", axis, x.dims())) - 1}, {axis}, {-1}, stream);
+  axis = internal::checked_axis("reverse", axis, x.dims());
+  DDim strides = x.strides();
+  const std::int64_t last = offset_of(x) + (x.dim(axis) - 1) * strides[axis];
+  if (x.dim(axis) > 1) strides[axis] = -strides[axis];
+  return internal::row_major("reverse", view_of(x, x.dims(), strides, last), stream);
 }
 
 Tensor reverse_sequence(const Tensor& x, const Tensor& lengths, int time_axis, int batch_axis, StreamRef stream) {

@@ -10,20 +10,28 @@
 
 namespace millrace {
 
+namespace detail {
+
+// Apart, so that a product costs its callers no call.
+template <class T>
+[[noreturn, gnu::cold, gnu::noinline]] void throw_size(T a, const char* with, T b) {
+  throw OverflowError("size: " + std::to_string(a) + with + std::to_string(b) + " does not fit its integer");
+}
+
+}  // namespace detail
+
 /// The one helper for sizes that come from outside: a·b, a+b, or OverflowError that names both.
 template <std::integral T>
 constexpr T checked_mul(T a, T b) {
   T product{};
-  if (__builtin_mul_overflow(a, b, &product))
-    throw OverflowError("size: " + std::to_string(a) + " * " + std::to_string(b) + " does not fit its integer");
+  if (__builtin_mul_overflow(a, b, &product)) detail::throw_size(a, " * ", b);
   return product;
 }
 
 template <std::integral T>
 constexpr T checked_add(T a, T b) {
   T sum{};
-  if (__builtin_add_overflow(a, b, &sum))
-    throw OverflowError("size: " + std::to_string(a) + " + " + std::to_string(b) + " does not fit its integer");
+  if (__builtin_add_overflow(a, b, &sum)) detail::throw_size(a, " + ", b);
   return sum;
 }
 

@@ -5,6 +5,7 @@
 
 #include <millrace/tensor/checked.h>
 #include <millrace/tensor/cuda/copy.h>
+#include <millrace/tensor/pool.h>
 #include <millrace/tensor/strided_copy.h>
 
 namespace millrace {
@@ -23,7 +24,7 @@ Tensor::Tensor() : dims_{0}, strides_{1} {
 Tensor::Tensor(DType dtype, const DDim& dims, std::shared_ptr<MemoryResource> memory)
     : dtype_(dtype), dims_(dims), strides_(dims.row_major()), elements_(dims.elements()) {
   const std::int64_t bytes = checked_mul(elements_, static_cast<std::int64_t>(size_of(dtype)));
-  storage_ = std::make_shared<Allocation>(std::move(memory), static_cast<std::size_t>(bytes));
+  storage_ = make_pooled<Allocation>(std::move(memory), static_cast<std::size_t>(bytes));
 }
 
 Tensor::Tensor(DType dtype, const DDim& dims, const DDim& strides, std::int64_t offset, std::shared_ptr<Allocation> storage)
@@ -169,7 +170,7 @@ void Tensor::resize(const DDim& dims) {
   const std::int64_t bytes = checked_mul(dims.elements(), static_cast<std::int64_t>(size_of(dtype_)));
   const std::int64_t used = offset_ * static_cast<std::int64_t>(size_of(dtype_));
   if (std::cmp_greater(checked_add(used, bytes), storage_->bytes())) {
-    storage_ = std::make_shared<Allocation>(storage_->shared_resource(), static_cast<std::size_t>(bytes));
+    storage_ = make_pooled<Allocation>(storage_->shared_resource(), static_cast<std::size_t>(bytes));
     offset_ = 0;
     read_only_ = false;
   }

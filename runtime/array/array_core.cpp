@@ -8,6 +8,7 @@
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/task_info.h>
 #include <millrace/tensor/checked.h>
+#include <millrace/tensor/pool.h>
 
 namespace millrace::detail {
 
@@ -79,7 +80,7 @@ class ArrayCore::Wakeups {
 };
 
 /// Waits, for its array, until a slot's elements are there.
-class ArrayCore::AtPoint final : public Waiter {
+class ArrayCore::AtPoint final : public Waiter, public Pooled {
  public:
   explicit AtPoint(ArrayCore& core) : core_(core) {}
   /// False when the point is reached, or never will be.

@@ -9,6 +9,7 @@
 #include <millrace/runtime/task/errors.h>
 #include <millrace/tensor/checked.h>
 #include <millrace/tensor/copy.h>
+#include <millrace/tensor/pool.h>
 
 namespace millrace {
 using detail::ArrayCore;
@@ -29,7 +30,7 @@ TensorArray TensorArray::make(ArrayCore::Kind kind, std::int64_t size, std::opti
   if (size < 0)
     throw ArgumentError(std::string(kind == ArrayCore::Kind::window ? "window: expected a capacity" : "array: expected a size") +
                         " of at least 0, found " + std::to_string(size));
-  return TensorArray(std::make_shared<ArrayCore>(kind, size, std::move(order)));
+  return TensorArray(make_pooled<ArrayCore>(kind, size, std::move(order)));
 }
 
 TensorArray::TensorArray(SlotIndex size, SequenceOrder order) : TensorArray(make(ArrayCore::Kind::fixed, size.value(), order)) {

@@ -10,6 +10,7 @@
 #include <millrace/runtime/executor/kept_memory.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/trace/tracer.h>
+#include <millrace/tensor/pool.h>
 #include <millrace/tensor/spill_memory.h>
 
 namespace millrace {
@@ -174,7 +175,7 @@ bool BlockWalker::run_at_once(const CompiledBlock& block, std::size_t place, con
 
 bool BlockWalker::walk_at_once(const TaskInfo& task) {
   const CompiledBlock& block = state_->compiled().block(0);
-  begun_ = std::make_shared<BlockEnd>();
+  begun_ = make_pooled<BlockEnd>();
   begun_->appends.resize(block.appended.size());
   const ScopePtr& scope = state_->root();
   const bool keep = state_->options().keep_step_scopes;
@@ -358,7 +359,7 @@ task<void> BlockWalker::run_iterations(std::shared_ptr<BlockWalker> walker, cons
   const std::string within = enclosing_iterations(*scope);
   const bool at_once = walker->may_walk_at_once(body);
   ScopePtr step;
-  auto end = std::make_shared<BlockEnd>();
+  auto end = make_pooled<BlockEnd>();
   std::deque<Spawned<void>> under_way;
   std::size_t turns = walker->state_->compiled().device->place().is_cpu() ? turns_of_op * body.ops.size() : 0;
   for (std::int64_t iteration = start->iteration; max_trips < 0 || iteration < max_trips; ++iteration) {
@@ -383,7 +384,7 @@ task<void> BlockWalker::run_iterations(std::shared_ptr<BlockWalker> walker, cons
     }
     carried->swap(end->results);
     if (end->broke) co_return;
-    if (!walked) end = std::make_shared<BlockEnd>(std::move(end->appends));
+    if (!walked) end = make_pooled<BlockEnd>(std::move(end->appends));
     end->begin_again();
     if (!under_way.empty()) co_await take_ended(&under_way, parallel);
   }
@@ -454,7 +455,7 @@ task<void> BlockWalker::run_branch(std::shared_ptr<BlockWalker> walker, const Co
   const CompiledBlock& block = walker->state_->block(chosen ? op->sub_block : op->else_block);
   TaskInfo& me = co_await this_task::info();
   ScopePtr inside = scope->new_child(block.vars, block.block->idx, -1);
-  auto end = std::make_shared<BlockEnd>();
+  auto end = make_pooled<BlockEnd>();
   co_await run_block(walker, &block, inside, end);
   Scope rest(me);
   for (std::size_t i = 0; i < op->outputs.size(); ++i) deliver(std::move(end->results[i]), scope, op->outputs[i], rest);
@@ -462,7 +463,7 @@ task<void> BlockWalker::run_branch(std::shared_ptr<BlockWalker> walker, const Co
 }
 
 task<void> BlockWalker::run_program(std::shared_ptr<BlockWalker> walker) {
-  const EndPtr end = walker->begun_ != nullptr ? walker->begun_ : std::make_shared<BlockEnd>();
+  const EndPtr end = walker->begun_ != nullptr ? walker->begun_ : make_pooled<BlockEnd>();
   co_await run_block(walker, &walker->state_->compiled().block(0), walker->state_->root(), end);
 }
 

@@ -6,13 +6,14 @@
 
 #include <millrace/runtime/task/strand.h>
 #include <millrace/runtime/task/this_task.h>
+#include <millrace/tensor/pool.h>
 
 namespace millrace {
 
 ProgramRun::ProgramRun(Executable executable, RunOptions options, std::shared_ptr<RunExchange> exchange)
-    : state_(std::make_shared<RunState>(std::move(executable), options)),
-      ports_(std::make_shared<RunPorts>(state_, std::move(exchange))),
-      walker_(std::make_shared<BlockWalker>(state_, std::make_shared<OpRunner>(state_), std::make_shared<LoopRunner>(state_, ports_))) {}
+    : state_(make_pooled<RunState>(std::move(executable), options)),
+      ports_(make_pooled<RunPorts>(state_, std::move(exchange))),
+      walker_(make_pooled<BlockWalker>(state_, make_pooled<OpRunner>(state_), make_pooled<LoopRunner>(state_, ports_))) {}
 
 /// Whether the run begins in the calling task: nobody looks at its tasks in a trace, and no value comes from another rank.
 bool ProgramRun::at_once() const {

@@ -8,6 +8,7 @@
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/deadline.h>
 #include <millrace/runtime/task/this_task.h>
+#include <millrace/tensor/pool.h>
 
 namespace millrace {
 namespace {
@@ -38,7 +39,7 @@ task<RunResult> run_now(Executable executable, Feeds feeds, RunOptions options, 
   if (options.tracer == nullptr) options.tracer = me.tracer();
   const std::vector<Point> elsewhere = made_elsewhere(feeds, executable.device().place());
   for (const Point& point : elsewhere) co_await ready(point);
-  const auto program_run = std::make_shared<ProgramRun>(std::move(executable), options, std::move(exchange));
+  const auto program_run = make_pooled<ProgramRun>(std::move(executable), options, std::move(exchange));
   program_run->feed(feeds);
   feeds.clear();
   try {

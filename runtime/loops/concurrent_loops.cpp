@@ -11,13 +11,14 @@
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/trace/tracer.h>
+#include <millrace/tensor/pool.h>
 
 namespace millrace {
 
 void ConcurrentLoops::add(const std::vector<const Op*>& group, const std::vector<bool>& late, const std::set<VarId>& behind) {
   std::vector<std::shared_ptr<LoopStage>>& led = led_by_[group.front()];
   for (std::size_t i = 1; i < group.size(); ++i) {
-    const auto stage = std::make_shared<LoopStage>(group[i], behind);
+    const auto stage = make_pooled<LoopStage>(group[i], behind);
     stage->late = late[i] || (!led.empty() && led.back()->late);
     if (!led.empty()) stage->before = led.back();
     stages_[group[i]] = stage;

@@ -17,6 +17,7 @@
 #include <millrace/tensor/device.h>
 #include <millrace/tensor/error.h>
 #include <millrace/tensor/point.h>
+#include <millrace/tensor/pool.h>
 
 namespace millrace {
 
@@ -33,7 +34,7 @@ struct LoopSite {
 
 /// One run of a loop in a backend. `advance` enqueues iterations; nothing is written to an array before `publish` or `finish`, unless
 /// the run says otherwise. Not thread-safe.
-class LoopRun {
+class LoopRun : public Pooled {
  public:
   virtual ~LoopRun() = default;
   LoopRun(const LoopRun&) = delete;
@@ -83,7 +84,7 @@ class LoopRun {
 };
 
 /// Runs of one backend that advance together, in the order in which they feed one another.
-class LoopStages {
+class LoopStages : public Pooled {
  public:
   virtual ~LoopStages() = default;
   LoopStages(const LoopStages&) = delete;

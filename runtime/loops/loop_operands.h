@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include <millrace/runtime/array/tensor_array.h>
+#include <millrace/tensor/pool.h>
 #include <millrace/tensor/tensor.h>
 
 namespace millrace {
@@ -25,16 +25,16 @@ struct LoopOperands {
     std::int64_t first = 0;
     std::int64_t stride = 1;
   };
-  std::vector<TensorArray> inputs;
-  std::vector<Source> sources;  ///< by input; none, or a null run: the slots are there
-  std::vector<bool> arriving;   ///< by input: slots come while the iterations run, the first one is there; empty: none do
-  std::vector<Slots> read;
-  std::vector<std::optional<SlotValue>> boots;  ///< by input: the rows before slot 0, where the loop reads there; in the batch's order
-  std::vector<TensorArray> outputs;
-  std::vector<bool> leaving;  ///< by output: another rank takes its slots while the iterations run; empty: none does
-  std::vector<Slots> written;
-  std::vector<SlotValue> states;  ///< before the first iteration; with an order: in the batch's order
-  std::vector<Tensor> shared;
+  PooledVector<TensorArray> inputs;
+  PooledVector<Source> sources;  ///< by input; none, or a null run: the slots are there
+  PooledVector<bool> arriving;   ///< by input: slots come while the iterations run, the first one is there; empty: none do
+  PooledVector<Slots> read;
+  PooledVector<std::optional<SlotValue>> boots;  ///< by input: the rows before slot 0, where the loop reads there; in the batch's order
+  PooledVector<TensorArray> outputs;
+  PooledVector<bool> leaving;  ///< by output: another rank takes its slots while the iterations run; empty: none does
+  PooledVector<Slots> written;
+  PooledVector<SlotValue> states;  ///< before the first iteration; with an order: in the batch's order
+  PooledVector<Tensor> shared;
   std::int64_t iterations = 0;
 };
 

@@ -73,8 +73,8 @@ task<void> all_slots(const LoopBackend* backend, TensorArray array, LoopOperands
 
 /// The slots of a loop's inputs, outputs and states at the first iteration, and the number of iterations.
 struct NumberedSlots {
-  std::vector<LoopOperands::Slots> read, written;
-  std::vector<std::int64_t> states;
+  PooledVector<LoopOperands::Slots> read, written;
+  PooledVector<std::int64_t> states;
   std::int64_t iterations = 0;
 };
 

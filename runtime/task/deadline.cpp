@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/task/deadline.h>
+#include <millrace/tensor/pool.h>
 
 #include <array>
 #include <atomic>
@@ -11,7 +12,7 @@
 namespace millrace {
 
 // Shared with the executor: the timer may be firing on another thread when the region is destroyed.
-class DeadlineRegion::Alarm final : public RefCounted, public Timer, public InFramePool {
+class DeadlineRegion::Alarm final : public RefCounted, public Timer, public Pooled {
  public:
   explicit Alarm(CancellationSource cancellation) noexcept : cancellation_(std::move(cancellation)) {}
   void begin(Executor& executor, TimePoint when) {

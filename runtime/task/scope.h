@@ -13,6 +13,7 @@
 #include <millrace/runtime/task/task.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/task/wait.h>
+#include <millrace/tensor/pool.h>
 
 namespace millrace {
 
@@ -116,7 +117,7 @@ class [[nodiscard]] Spawned {
 
  private:
   friend class Scope;
-  struct State : RefCounted, InFramePool {
+  struct State : RefCounted, Pooled {
     explicit State(const std::string& name) : gate("the end of task '" + name + "'") {}
     Gate gate;
     Outcome<T> outcome;

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include <millrace/runtime/task/executor.h>
-#include <millrace/runtime/task/frame_pool.h>
 #include <millrace/runtime/task/ref.h>
+#include <millrace/tensor/pool.h>
 
 namespace millrace {
 
@@ -21,7 +21,7 @@ class Wait;
 
 /// The shared part of a scope: children that are alive, the cancellation they obey, their errors. Used through `Scope`,
 /// `CancellationSource` and `CancellationToken`; a region that only cancels has no children.
-class ScopeState final : public RefCounted, public InFramePool {
+class ScopeState final : public RefCounted, public Pooled {
  public:
   /// `owner` is null for the outermost scope of a run; `parent` is the region whose cancellation reaches this one, or
   /// null. A region may end at a time of its own; the first time around a task counts.

@@ -52,7 +52,7 @@ class Outcome<void> {
 
 /// The promise of every task, whatever it returns. Awaitables that need the running task are awaited from coroutines
 /// with such a promise: `await_suspend(std::coroutine_handle<Promise> at)` finds it as `at.promise().info()`.
-class TaskPromiseBase : public CountedInFramePool {
+class TaskPromiseBase : public InFramePool {
  public:
   TaskInfo& info() const noexcept { return *info_; }
   /// Whether `start` was called.

@@ -23,7 +23,7 @@ class Wait;
 /// the task waits for one thing. It lives from `spawn` until its body, and every child it left behind, has ended;
 /// a holder of a `TaskInfo*` (a slot its writers) must let go of it before. Thread safety: the const members may be
 /// called from any thread while the task lives.
-class TaskInfo : public Runnable, public CountedInFramePool {
+class TaskInfo : public Runnable, public InFramePool {
  public:
   const std::string& name() const noexcept;
   Executor& executor() const noexcept { return *executor_; }

@@ -8,6 +8,7 @@
 #include <millrace/kernels/cast.h>
 #include <millrace/runtime/loops/cpu_fused/internal/fused_state.h>
 #include <millrace/runtime/program/straight_program.h>
+#include <millrace/tensor/pool.h>
 
 namespace millrace {
 namespace {
@@ -193,14 +194,17 @@ void FusedRun::State::read_shared(StreamRef stream) {
       invariant.push_back(value.tensor().tensor());
     }
   }
-  const auto pack = [&](const FusedLoop::Part& part) {
+  const auto pack = [&](const FusedLoop::Part& part, RowWeights& late) -> const RowWeights* {
+    if (!part.kernel) return &late;
+    if (part.shared.empty()) return &part.kernel->known();
     std::vector<Tensor> values;
     for (const std::size_t at : part.shared) values.push_back(given(part.inputs[at]));
-    return part.kernel ? part.kernel->weights(values, stream) : RowWeights();
+    late = part.kernel->weights(values, stream);
+    return &late;
   };
-  ahead_weights = pack(loop->ahead_);
-  step_weights = pack(loop->step_);
-  behind_weights = pack(loop->behind_);
+  ahead_weights = pack(loop->ahead_, late_weights[0]);
+  step_weights = pack(loop->step_, late_weights[1]);
+  behind_weights = pack(loop->behind_, late_weights[2]);
 }
 
 // ---- Where it goes ----
@@ -220,7 +224,7 @@ void FusedRun::State::make_outputs(StreamRef stream) {
     next_of[i] = outputs + changing.size();
     changing.push_back(i);
   }
-  const auto targets = [](const FusedLoop::Part& part) { return std::vector<Target>(part.kernel ? part.kernel->outputs().size() : 0); };
+  const auto targets = [](const FusedLoop::Part& part) { return PooledVector<Target>(part.kernel ? part.kernel->outputs().size() : 0); };
   ahead_targets = targets(loop->ahead_);
   step_targets = targets(loop->step_);
   behind_targets = targets(loop->behind_);
@@ -263,7 +267,7 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
   if (loop->behind_.kernel && loop->step_.kernel)
     for (const RowKernel::Port& port : loop->step_.kernel->outputs()) ahead_width += port.width;
   run_rows = std::max<std::int64_t>(8, std::min<std::int64_t>(256, run_bytes / (ahead_width * size)));
-  std::vector<std::int64_t> dealt(static_cast<std::size_t>(pieces));
+  PooledVector<std::int64_t> dealt(static_cast<std::size_t>(pieces));
   std::iota(dealt.begin(), dealt.end(), std::int64_t{0});
   // Long sequences stand in front: each thread gets some of the front and some of the back.
   if (pieces > 2)
@@ -285,7 +289,7 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
     part.workspace.resize(workspace, arena, stream);
     if (loop->step_.kernel) {
       part.step_workspace.resize(loop->step_.kernel->plan().workspace_bytes(), arena, stream);
-      loop->step_.kernel->place(step_weights, part.step_workspace.data());
+      loop->step_.kernel->place(*step_weights, part.step_workspace.data());
     }
     part.held.resize(2 * operands.states.size());
     part.side.assign(operands.states.size(), 0);
@@ -295,10 +299,10 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
       part.states.push_back({part.held[2 * i].data(), width});
     }
     for (int k = 0; k < 2; ++k) {
-      std::vector<LineBuffer>& buffers = k == 0 ? part.ahead : part.step;
+      PooledVector<LineBuffer>& buffers = k == 0 ? part.ahead : part.step;
       if (kernels[k] == nullptr) continue;
       buffers.resize(kernels[k]->outputs().size());
-      const std::vector<Target>& targets = k == 0 ? ahead_targets : step_targets;
+      const PooledVector<Target>& targets = k == 0 ? ahead_targets : step_targets;
       for (std::size_t i = 0; i < buffers.size(); ++i)
         if (targets[i].whole < 0 && targets[i].state < 0) buffers[i].resize(room * kernels[k]->outputs()[i].width * size, arena, stream);
     }
@@ -309,8 +313,8 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
 }
 
 /// For rows of a run that lie in another order than that of the iterations.
-void FusedRun::State::make_room_aside(const FusedLoop::Part& what, const std::vector<Target>& targets, std::vector<LineBuffer> Part::* room,
-                                      StreamRef stream) {
+void FusedRun::State::make_room_aside(const FusedLoop::Part& what, const PooledVector<Target>& targets,
+                                      PooledVector<LineBuffer> Part::* room, StreamRef stream) {
   if (!what.kernel || !what.multiplies) return;
   for (Part& part : parts) {
     (part.*room).resize(what.inputs.size() + targets.size());
@@ -325,7 +329,7 @@ void FusedRun::State::make_room_aside(const FusedLoop::Part& what, const std::ve
 }
 
 FusedRun::FusedRun(std::shared_ptr<const FusedLoop> loop, LoopOperands operands, StreamRef stream)
-    : state_(std::make_shared<State>()), stream_(stream) {
+    : state_(make_pooled<State>()), stream_(stream) {
   State& state = *state_;
   state.loop = std::move(loop);
   state.operands = std::move(operands);

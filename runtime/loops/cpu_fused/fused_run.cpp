@@ -55,7 +55,7 @@ RowView FusedRun::State::source(const Part& part, const Source& from, std::int64
   return {part.step[from.place].data() + row * width * size, width};
 }
 
-RowView FusedRun::State::target(Part& part, const Target& target, std::size_t port, std::vector<LineBuffer>& buffers, std::int64_t width,
+RowView FusedRun::State::target(Part& part, const Target& target, std::size_t port, PooledVector<LineBuffer>& buffers, std::int64_t width,
                                 std::int64_t iteration, std::int64_t row) const {
   if (target.whole >= 0) {
     auto* data = static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable());
@@ -66,8 +66,8 @@ RowView FusedRun::State::target(Part& part, const Target& target, std::size_t po
   return {part.held[2 * state + static_cast<std::size_t>(1 - part.side[state])].data(), width};
 }
 
-void FusedRun::State::gather_views(const FusedLoop::Part& what, Part& part, const std::vector<Target>& targets,
-                                   std::vector<LineBuffer>& buffers, std::int64_t iteration, std::int64_t row) const {
+void FusedRun::State::gather_views(const FusedLoop::Part& what, Part& part, const PooledVector<Target>& targets,
+                                   PooledVector<LineBuffer>& buffers, std::int64_t iteration, std::int64_t row) const {
   part.in.resize(what.inputs.size());
   part.out.resize(targets.size());
   for (std::size_t i = 0; i < what.inputs.size(); ++i) part.in[i] = source(part, what.inputs[i], iteration, row);
@@ -75,8 +75,8 @@ void FusedRun::State::gather_views(const FusedLoop::Part& what, Part& part, cons
     part.out[i] = target(part, targets[i], i, buffers, what.kernel->outputs()[i].width, iteration, row);
 }
 
-void FusedRun::State::launch(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
-                             std::vector<LineBuffer>& buffers, std::int64_t iteration, std::int64_t row, std::int64_t count) {
+void FusedRun::State::launch(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const PooledVector<Target>& targets,
+                             PooledVector<LineBuffer>& buffers, std::int64_t iteration, std::int64_t row, std::int64_t count) {
   if (!what.kernel || count == 0) return;
   gather_views(what, part, targets, buffers, iteration, row);
   what.kernel->run(weights, part.in, part.out, count, part.workspace.data(), part.helper);
@@ -85,7 +85,7 @@ void FusedRun::State::launch(const FusedLoop::Part& what, const RowWeights& weig
 void FusedRun::State::launch_step(Part& part, std::int64_t iteration, std::int64_t row, std::int64_t count) {
   if (!loop->step_.kernel) return;
   gather_views(loop->step_, part, step_targets, part.step, iteration, row);
-  loop->step_.kernel->run_placed(step_weights, part.in, part.out, count, part.step_workspace.data(), part.helper);
+  loop->step_.kernel->run_placed(*step_weights, part.in, part.out, count, part.step_workspace.data(), part.helper);
 }
 
 /// Where iterations [begin, end) read and write, each of them `count` rows: false where that is no line. The states are those before `begin`, left by
@@ -150,7 +150,7 @@ bool FusedRun::State::find_tracks(Part& part, std::int64_t begin, std::int64_t e
 /// Iterations [begin, end) of the part in one call, where they can be.
 bool FusedRun::State::launch_steps(Part& part, std::int64_t begin, std::int64_t end, std::int64_t row, std::int64_t count) {
   if (!loop->step_.kernel || count > loop->step_.kernel->plan().block_rows() || !find_tracks(part, begin, end, row, count)) return false;
-  loop->step_.kernel->run_tracks(step_weights, part.tracks_in, part.tracks_out, count, end - begin, part.step_workspace.data(),
+  loop->step_.kernel->run_tracks(*step_weights, part.tracks_in, part.tracks_out, count, end - begin, part.step_workspace.data(),
                                  part.helper);
   for (const Target& target : step_targets)
     if (target.state >= 0 && (end - begin) % 2 == 0) part.side[static_cast<std::size_t>(target.state)] ^= 1;
@@ -175,8 +175,8 @@ bool FusedRun::State::in_line(const Source& from, std::int64_t begin, std::int64
 }
 
 /// All iterations of a run at once. Rows that lie in another order are brought into that of the iterations, and back.
-void FusedRun::State::launch_run(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
-                                 std::vector<LineBuffer>& buffers, const std::vector<LineBuffer>& room, std::int64_t begin,
+void FusedRun::State::launch_run(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const PooledVector<Target>& targets,
+                                 PooledVector<LineBuffer>& buffers, const PooledVector<LineBuffer>& room, std::int64_t begin,
                                  std::int64_t end, std::int64_t total) {
   if (!what.kernel || total == 0) return;
   part.in.clear();
@@ -264,7 +264,7 @@ void FusedRun::State::run_iterations(Part& part, std::int64_t begin, std::int64_
   std::int64_t total = 0;
   for (std::int64_t t = begin; t < end; ++t) total += live(part, t);
   // Few rows of an iteration are a poor product: they are brought together, if need be.
-  const auto joined = [&](const FusedLoop::Part& what, const std::vector<Target>& targets) {
+  const auto joined = [&](const FusedLoop::Part& what, const PooledVector<Target>& targets) {
     if (what.kernel && what.kernel->couples_rows()) return false;
     if (total >= (end - begin) * few_rows || !what.multiplies) {
       return parts.size() == 1 && std::all_of(targets.begin(), targets.end(), [&](const Target& target) { return in_line(target); }) &&
@@ -279,19 +279,19 @@ void FusedRun::State::run_iterations(Part& part, std::int64_t begin, std::int64_
   for (std::int64_t t = begin + 1; together && !rows.empty() && t < end; ++t) together = rows_of(t) == rows_of(begin);
   std::int64_t row = 0;
   std::int64_t count = 0;
-  if (ahead) launch_run(loop->ahead_, ahead_weights, part, ahead_targets, part.ahead, part.ahead_aside, begin, end, total);
+  if (ahead) launch_run(loop->ahead_, *ahead_weights, part, ahead_targets, part.ahead, part.ahead_aside, begin, end, total);
   for (std::int64_t t = begin; t < end; ++t) {
     count = live(part, t);
     if (count == 0) continue;
     if (moves && t > 0) move_rows(part, t);
-    if (!ahead) launch(loop->ahead_, ahead_weights, part, ahead_targets, part.ahead, t, row, count);
+    if (!ahead) launch(loop->ahead_, *ahead_weights, part, ahead_targets, part.ahead, t, row, count);
     launch_step(part, t, row, count);
     take_states(part, t, row);
     if (together && t == begin && launch_steps(part, t + 1, end, row + count, count)) break;
-    if (!behind) launch(loop->behind_, behind_weights, part, behind_targets, part.step, t, row, count);
+    if (!behind) launch(loop->behind_, *behind_weights, part, behind_targets, part.step, t, row, count);
     row += count;
   }
-  if (behind) launch_run(loop->behind_, behind_weights, part, behind_targets, part.step, part.behind_aside, begin, end, total);
+  if (behind) launch_run(loop->behind_, *behind_weights, part, behind_targets, part.step, part.behind_aside, begin, end, total);
   keep_states(part, count);
 }
 

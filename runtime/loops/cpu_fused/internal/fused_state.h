@@ -11,6 +11,7 @@
 
 #include <millrace/runtime/loops/binder.h>
 #include <millrace/runtime/loops/cpu_fused/fused_loop.h>
+#include <millrace/tensor/pool.h>
 #include <millrace/tensor/sequence_order.h>
 
 namespace millrace {
@@ -33,7 +34,7 @@ class LineArena {
  private:
   static constexpr std::int64_t line = 64;
   static constexpr std::int64_t least = 4096;
-  std::vector<Tensor> blocks_;
+  PooledVector<Tensor> blocks_;
   std::byte* next_ = nullptr;
   std::int64_t left_ = 0;
 };
@@ -53,7 +54,7 @@ inline constexpr std::int64_t slice_work = 200 << 20;
 
 /// Rows of all iterations of one thing, wherever each iteration's lie.
 struct IterationRows {
-  std::vector<const std::byte*> first;  // by iteration
+  PooledVector<const std::byte*> first;  // by iteration
   std::int64_t width = 0;
 };
 
@@ -68,18 +69,18 @@ struct FusedRun::State {
   struct Part {
     std::int64_t first = 0;
     std::int64_t last = 0;
-    std::vector<RowView> states;    // now
-    std::vector<LineBuffer> held;   // two for each state, where nothing else keeps it
-    std::vector<int> side;          // which of the two is now
-    std::vector<LineBuffer> ahead;  // outputs of `ahead` that are not outputs of the loop
-    std::vector<LineBuffer> step;   // outputs of `step` for `behind`
+    PooledVector<RowView> states;    // now
+    PooledVector<LineBuffer> held;   // two for each state, where nothing else keeps it
+    PooledVector<int> side;          // which of the two is now
+    PooledVector<LineBuffer> ahead;  // outputs of `ahead` that are not outputs of the loop
+    PooledVector<LineBuffer> step;   // outputs of `step` for `behind`
     // Rows of a run in the order of its iterations, where they lie in another one; by port of `ahead` and of `behind`.
-    std::vector<LineBuffer> ahead_aside, behind_aside;
+    PooledVector<LineBuffer> ahead_aside, behind_aside;
     LineBuffer workspace;          // of `ahead` and `behind`
     LineBuffer step_workspace;     // of the iteration: placed once
     SpinHelper* helper = nullptr;  // while iterations run, where the part's products are shared with another thread
-    std::vector<RowView> in, out;
-    std::vector<RowTrack> tracks_in, tracks_out;
+    PooledVector<RowView> in, out;
+    PooledVector<RowTrack> tracks_in, tracks_out;
   };
   /// Where an output of a part of the iteration goes.
   struct Target {
@@ -96,24 +97,25 @@ struct FusedRun::State {
   std::int64_t most_rows = 0;         // of any iteration
   std::vector<std::int64_t> rows;     // by iteration; empty: all iterations have as many as the first
   std::vector<std::int64_t> offsets;  // of an iteration's rows among all; empty with `rows`
-  std::vector<IterationRows> inputs;
-  std::vector<Feeder> feeders;
+  PooledVector<IterationRows> inputs;
+  PooledVector<Feeder> feeders;
   std::optional<LoopBinder> binder;
-  std::vector<Tensor> input_rows;  // held while they are read
-  std::vector<Tensor> widened;     // truth of inputs, as numbers
+  PooledVector<Tensor> input_rows;  // held while they are read
+  PooledVector<Tensor> widened;     // truth of inputs, as numbers
   std::optional<SequenceOrder> order;
   LoopOperands::Slots ordered;  // which of its steps an iteration is
   bool moves = false;           // rows that stay may have to move together
-  std::vector<Tensor> initial;
-  std::vector<Tensor> shared;     // of the form
-  std::vector<Tensor> invariant;  // outputs of `invariant`
-  RowWeights ahead_weights, step_weights, behind_weights;
-  std::vector<Tensor> whole;  // by output of the loop
-  std::vector<Target> ahead_targets, step_targets, behind_targets;
-  std::vector<std::size_t> changing;  // the states that change, in the order of their next values
-  std::vector<std::size_t> next_of;   // by state: its next value among the outputs of the iteration
-  LineArena arena;                    // of the parts
-  std::vector<Part> parts;
+  PooledVector<Tensor> initial;
+  PooledVector<Tensor> shared;     // of the form
+  PooledVector<Tensor> invariant;  // outputs of `invariant`
+  RowWeights late_weights[3];      // of `ahead`, `step` and `behind`, where they are packed with values of this run
+  const RowWeights *ahead_weights = nullptr, *step_weights = nullptr, *behind_weights = nullptr;
+  PooledVector<Tensor> whole;  // by output of the loop
+  PooledVector<Target> ahead_targets, step_targets, behind_targets;
+  PooledVector<std::size_t> changing;  // the states that change, in the order of their next values
+  PooledVector<std::size_t> next_of;   // by state: its next value among the outputs of the iteration
+  LineArena arena;                     // of the parts
+  PooledVector<Part> parts;
   bool shares = false;         // two threads go through the iterations of the only part together
   std::int64_t run_rows = 64;  // of a run of iterations
   std::int64_t work = 1;       // multiply-adds of a row
@@ -154,21 +156,21 @@ struct FusedRun::State {
     return target.falls ? offset(operands.iterations) - offset(iteration) - rows_of(iteration) : offset(iteration);
   }
   RowView source(const Part& part, const passes::Source& from, std::int64_t iteration, std::int64_t row) const;
-  RowView target(Part& part, const Target& target, std::size_t port, std::vector<LineBuffer>& buffers, std::int64_t width,
+  RowView target(Part& part, const Target& target, std::size_t port, PooledVector<LineBuffer>& buffers, std::int64_t width,
                  std::int64_t iteration, std::int64_t row) const;
-  void gather_views(const FusedLoop::Part& what, Part& part, const std::vector<Target>& targets, std::vector<LineBuffer>& buffers,
+  void gather_views(const FusedLoop::Part& what, Part& part, const PooledVector<Target>& targets, PooledVector<LineBuffer>& buffers,
                     std::int64_t iteration, std::int64_t row) const;
-  void launch(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
-              std::vector<LineBuffer>& buffers, std::int64_t iteration, std::int64_t row, std::int64_t count);
+  void launch(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const PooledVector<Target>& targets,
+              PooledVector<LineBuffer>& buffers, std::int64_t iteration, std::int64_t row, std::int64_t count);
   void launch_step(Part& part, std::int64_t iteration, std::int64_t row, std::int64_t count);
   bool find_tracks(Part& part, std::int64_t begin, std::int64_t end, std::int64_t row, std::int64_t count) const;
   bool launch_steps(Part& part, std::int64_t begin, std::int64_t end, std::int64_t row, std::int64_t count);
   bool in_line(const passes::Source& from, std::int64_t begin, std::int64_t end) const;
   bool in_line(const Target& target) const { return target.whole < 0 || (parts.size() == 1 && !target.falls); }
-  void make_room_aside(const FusedLoop::Part& what, const std::vector<Target>& targets, std::vector<LineBuffer> Part::* room,
+  void make_room_aside(const FusedLoop::Part& what, const PooledVector<Target>& targets, PooledVector<LineBuffer> Part::* room,
                        StreamRef stream);
-  void launch_run(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
-                  std::vector<LineBuffer>& buffers, const std::vector<LineBuffer>& room, std::int64_t begin, std::int64_t end,
+  void launch_run(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const PooledVector<Target>& targets,
+                  PooledVector<LineBuffer>& buffers, const PooledVector<LineBuffer>& room, std::int64_t begin, std::int64_t end,
                   std::int64_t total);
   void move_rows(Part& part, std::int64_t iteration);
   void take_states(Part& part, std::int64_t iteration, std::int64_t row);
