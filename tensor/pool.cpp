@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::size_t class_bytes = internal::line_bytes;
 constexpr std::size_t most_bytes = 8 << 10;
-/// What a thread keeps of a size class, beyond which memory goes back to the heap.
-constexpr std::size_t kept_blocks = 512, kept_bytes = 256 << 10;
+/// What a thread keeps of a size class, and in all, beyond which memory goes back to the heap.
+constexpr std::size_t kept_blocks = 512, kept_of_class = 256 << 10, kept_in_all = 4 << 20;
 
 /// Blocks that a thread has given back, by size class.
 template <std::align_val_t alignment>
@@ -33,15 +33,19 @@ class FreeBlocks {
     List& list = lists_[size_class];
     if (list.first == nullptr) return nullptr;
     --list.count;
+    kept_ -= bytes_of(size_class);
     return std::exchange(list.first, list.first->next);
   }
   bool keep(void* memory, std::size_t size_class) noexcept {
     List& list = lists_[size_class];
-    if (list.count == std::min(kept_blocks, kept_bytes / ((size_class + 1) * class_bytes))) return false;
+    const std::size_t bytes = bytes_of(size_class);
+    if (list.count == std::min(kept_blocks, kept_of_class / bytes) || kept_ + bytes > kept_in_all) return false;
     ++list.count;
+    kept_ += bytes;
     list.first = new (memory) Block{list.first};
     return true;
   }
+  static constexpr std::size_t bytes_of(std::size_t size_class) { return (size_class + 1) * class_bytes; }
   static void* from_heap(std::size_t bytes) noexcept {
     if constexpr (is_usual) return ::operator new(bytes, std::nothrow);
     return ::operator new(bytes, alignment, std::nothrow);
@@ -61,6 +65,7 @@ class FreeBlocks {
     std::size_t count = 0;
   };
   std::array<List, most_bytes / class_bytes> lists_{};
+  std::size_t kept_ = 0;
 };
 
 using Objects = FreeBlocks<std::align_val_t{__STDCPP_DEFAULT_NEW_ALIGNMENT__}>;
@@ -87,7 +92,7 @@ void* take(Blocks ThreadBlocks::* of, std::size_t bytes) noexcept {
   if (sanitized || size_class >= most_bytes / class_bytes) return Blocks::from_heap(bytes);
   ThreadBlocks* const blocks = thread_blocks();
   void* const kept = blocks == nullptr ? nullptr : (blocks->*of).take(size_class);
-  return kept != nullptr ? kept : Blocks::from_heap((size_class + 1) * class_bytes);
+  return kept != nullptr ? kept : Blocks::from_heap(Blocks::bytes_of(size_class));
 }
 
 template <class Blocks>
