@@ -17,15 +17,24 @@ Unrolled causal_conv(const Sequences& x, const Var& weight, const Var& bias, con
     throw ProgramError("causal_conv: expected a weight [C, K] of known extents and rows of C channels, found " + w.to_string() + " and " +
                        rows.to_string());
   const std::int64_t channels = (*w.shape)[0], before = (*w.shape)[1] - 1;
+  // Rows of a window stand one behind the other, so that all ops of a step go along the channels.
+  const auto turned = [](const Var& matrices, std::int64_t rows, std::int64_t columns) {
+    return reshape(transpose(reshape(matrices, {0, rows, columns}), {0, 2, 1}), {0, rows * columns});
+  };
+  const Var taps = reshape(transpose(weight, {1, 0}), {channels * (before + 1)});
   const Cell cell = [&](const Var& row, const std::vector<Var>& states) {
-    const Var now = reshape(row, {0, channels, 1});
-    const Var window = before == 0 ? now : concat({reshape(states.at(0), {0, channels, before}), now}, 2);
-    Var y = sum(window * weight, {2});
+    const Var window = before == 0 ? row : concat({states.at(0), row}, 1);
+    const Var terms = window * taps;
+    Var y = slice(terms, 1, 0, channels);
+    for (std::int64_t j = 1; j <= before; ++j) y = y + slice(terms, 1, j * channels, (j + 1) * channels);
     if (bias.defined()) y = y + bias;
     if (before == 0) return CellStep{y, {}};
-    return CellStep{y, {reshape(slice(window, 2, 1, before + 1), {0, channels * before})}};
+    return CellStep{y, {slice(window, 1, channels, channels * (before + 1))}};
   };
-  return unroll(cell, x, before == 0 ? std::vector<CellState>{} : std::vector<CellState>{{channels * before, initial}});
+  if (before == 0) return unroll(cell, x, {});
+  Unrolled made = unroll(cell, x, {{channels * before, initial.defined() ? turned(initial, channels, before) : Var()}});
+  made.last[0] = turned(made.last[0], before, channels);
+  return made;
 }
 
 }  // namespace millrace::layers
