@@ -2,6 +2,7 @@
 #include <millrace/kernels/cpu/transpose_kernels.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include <millrace/kernels/cpu/targets.h>
 
@@ -58,7 +59,7 @@ HWY_INLINE void TurnBlock(D d, const std::uint64_t* from, std::int64_t from_step
 
 /// Eight cache lines of `from` at a time: the fetch of lines ahead follows a column for a while.
 template <class U>
-HWY_INLINE void Turn(const U* from, std::int64_t from_step, U* to, std::int64_t to_step, std::int64_t rows, std::int64_t columns) {
+HWY_INLINE void TurnDirect(const U* from, std::int64_t from_step, U* to, std::int64_t to_step, std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t some = 512 / sizeof(U);
   for (std::int64_t row = 0; row < rows; row += some) {
     const std::int64_t end = std::min(rows, row + some);
@@ -75,6 +76,31 @@ HWY_INLINE void Turn(const U* from, std::int64_t from_step, U* to, std::int64_t 
     }
 #endif
     TurnElements(from, from_step, to, to_step, row, end, column, columns);
+  }
+}
+
+/// Whether rows that far apart share few places of the first cache: then it loses a line of `to` before the next columns reach it.
+template <class U>
+HWY_INLINE bool ShareLines(std::int64_t step) {
+  constexpr std::int64_t apart = 1024, near = 16;
+  const std::int64_t behind = step * static_cast<std::int64_t>(sizeof(U)) % apart;
+  return behind < near || behind > apart - near;
+}
+
+template <class U>
+HWY_INLINE void Turn(const U* from, std::int64_t from_step, U* to, std::int64_t to_step, std::int64_t rows, std::int64_t columns) {
+  // Some rows of some lines each, which are written to `to` a row at a time.
+  constexpr std::int64_t some_rows = 32, some_columns = 256 / sizeof(U);
+  if (rows <= 4 || columns < some_columns || !ShareLines<U>(to_step)) return TurnDirect(from, from_step, to, to_step, rows, columns);
+  HWY_ALIGN U room[some_rows * some_columns];
+  for (std::int64_t column = 0; column < columns; column += some_columns) {
+    const std::int64_t width = std::min(some_columns, columns - column);
+    for (std::int64_t row = 0; row < rows; row += some_rows) {
+      const std::int64_t height = std::min(some_rows, rows - row);
+      TurnDirect(from + column * from_step + row, from_step, room, some_columns, height, width);
+      for (std::int64_t r = 0; r < height; ++r)
+        std::memcpy(to + (row + r) * to_step + column, room + r * some_columns, static_cast<std::size_t>(width) * sizeof(U));
+    }
   }
 }
 

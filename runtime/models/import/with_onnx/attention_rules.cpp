@@ -47,12 +47,13 @@ VarId repeated(Importer& to, VarId x, VarId index) {
   return index == no_var ? x : to.emit1("gather", {x, index}, {{"axis", std::int64_t{1}}});
 }
 
-/// The root of the scale, by which Q and K are multiplied.
-VarId root_of_scale(Importer& to, const Node& node, VarId q, const Formula& f) {
-  if (node.has_attribute("scale")) return f.number(std::sqrt(node.real("scale", 1)));
+/// The scale of the scores; `root`: its root, by which Q and K are multiplied each.
+VarId scale_of(Importer& to, const Node& node, VarId q, const Formula& f, bool root) {
+  if (node.has_attribute("scale")) return f.number(root ? std::sqrt(node.real("scale", 1)) : node.real("scale", 1));
   const std::int64_t size = (*to.type(q).shape)[3];
-  if (size > 0) return f.number(std::pow(static_cast<double>(size), -0.25));
-  return f.op("reciprocal", f.op("sqrt", f.op("sqrt", f.taken(extent_of(to, q, 3)))));
+  if (size > 0) return f.number(std::pow(static_cast<double>(size), root ? -0.25 : -0.5));
+  const VarId length = f.op("sqrt", f.taken(extent_of(to, q, 3)));
+  return f.op("reciprocal", root ? f.op("sqrt", length) : length);
 }
 
 /// The term added to the scores: 0 where a query looks, −∞ where it does not.
@@ -62,11 +63,14 @@ class Bias {
       : to_(to), f_(f), queries_(extent_of(to, q, 2)), keys_(extent_of(to, k, 2)), known_keys_((*to.type(k).shape)[2]) {}
 
   VarId total() const { return total_; }
+  /// Whether a query may see nothing.
+  bool may_be_blind() const { return may_be_blind_; }
 
   void mask(VarId given) {
     const std::int64_t found = to_.rank(given) > 0 ? (*to_.type(given).shape)[to_.rank(given) - 1] : DDim::unknown;
     const bool look = to_.type(given).dtype == DType::boolean;
     VarId bias = look ? chosen(given) : f_.taken(given);
+    may_be_blind_ = true;
     if (found >= 0 && known_keys_ > found && found != 1) {
       Ints pads(2 * static_cast<std::size_t>(to_.rank(given)), 0);
       pads.back() = known_keys_ - found;
@@ -74,11 +78,20 @@ class Bias {
     }
     add(bias);
   }
-  /// Query i sees keys up to i + `offset`; from i + `offset` on.
-  void up_to(VarId offset) { add(chosen(f_.op("less_equal", count(keys_), query(offset)))); }
-  void from(VarId offset) { add(chosen(f_.op("greater_equal", count(keys_), query(offset)))); }
+  /// Query i sees keys up to i + `offset`, the first one at least where `offset` is not negative; from i + `offset` on.
+  void up_to(VarId offset, bool negative) {
+    add(chosen(f_.op("less_equal", count(keys_), query(offset))));
+    may_be_blind_ |= negative;
+  }
+  void from(VarId offset) {
+    add(chosen(f_.op("greater_equal", count(keys_), query(offset))));
+    may_be_blind_ = true;
+  }
   /// The first `lengths` [N] keys.
-  void lengths(VarId lengths) { add(chosen(f_.op("less", count(keys_), column(lengths)))); }
+  void lengths(VarId lengths) {
+    add(chosen(f_.op("less", count(keys_), column(lengths))));
+    may_be_blind_ = true;
+  }
   /// How many keys lie in front of the queries where `lengths` [N] of them are there.
   VarId in_front(VarId lengths) const { return to_.emit1("sub", {column(lengths), queries_}); }
 
@@ -96,9 +109,10 @@ class Bias {
   VarId queries_, keys_;
   std::int64_t known_keys_;
   VarId total_ = no_var;
+  bool may_be_blind_ = false;
 };
 
-VarId bias_of(Importer& to, const Node& node, const Formula& f, VarId q, VarId k, VarId past) {
+Bias bias_of(Importer& to, const Node& node, const Formula& f, VarId q, VarId k, VarId past) {
   Bias bias(to, f, q, k);
   const VarId lengths = to.in_or_none(node, 6);
   if (node.has(3)) bias.mask(to.in(node, 3));
@@ -108,19 +122,20 @@ VarId bias_of(Importer& to, const Node& node, const Formula& f, VarId q, VarId k
   VarId offset = no_var;
   if (causal || left >= 0 || right >= 0)
     offset = past != no_var ? extent_of(to, past, 2) : lengths != no_var ? bias.in_front(lengths) : number(to, 0);
-  if (causal) bias.up_to(offset);
-  if (right >= 0) bias.up_to(to.emit1("add", {offset, number(to, right)}));
+  const bool behind = past == no_var && lengths != no_var;  // there may be fewer keys than queries
+  if (causal) bias.up_to(offset, behind);
+  if (right >= 0) bias.up_to(to.emit1("add", {offset, number(to, right)}), behind);
   if (left >= 0) bias.from(to.emit1("sub", {offset, number(to, left)}));
   if (lengths != no_var) bias.lengths(lengths);
-  return bias.total();
+  return bias;
 }
 
 /// Softmax, 0 for a query that sees nothing.
-VarId weights_of(Importer& to, const Node& node, const Formula& f, VarId scores, VarId bias) {
+VarId weights_of(Importer& to, const Node& node, const Formula& f, VarId scores, const Bias& bias) {
   const DType precision = node.has_attribute("softmax_precision") ? dtype_attribute(node, "softmax_precision") : f.dtype();
   const VarId made = f.taken(to.emit1("softmax", {f.cast(scores, precision)}, {{"axis", std::int64_t{-1}}}));
-  if (bias == no_var) return made;
-  const VarId blind = f.op("equal", f.reduced("max", bias, {-1}, true), -std::numeric_limits<double>::infinity());
+  if (!bias.may_be_blind()) return made;
+  const VarId blind = f.op("equal", f.reduced("max", bias.total(), {-1}, true), -std::numeric_limits<double>::infinity());
   return f.where(blind, f.number(0), made);
 }
 
@@ -139,13 +154,16 @@ void attention(Importer& to, const Node& node, const char*) {
   to.bind(node, 1, k);
   to.bind(node, 2, v);
   const VarId shared = sharing(to, q, k);
-  const VarId root = root_of_scale(to, node, q, f);
-  const VarId turned = to.emit1("transpose", {f.times(repeated(to, k, shared), root)}, {{"perm", Ints{0, 1, 3, 2}}});
-  const VarId raw = f.op("matmul", f.times(q, root), turned);
+  // 16 bits hold the products of roots where they may not hold those of the scale.
+  const bool narrow = f.dtype() == DType::f16 || f.dtype() == DType::bf16;
+  const VarId scale = scale_of(to, node, q, f, narrow);
+  const VarId keys = repeated(to, k, shared);
+  const VarId turned = to.emit1("transpose", {narrow ? f.times(keys, scale) : keys}, {{"perm", Ints{0, 1, 3, 2}}});
+  const VarId raw = f.op("matmul", f.times(q, scale), turned);
   const double cap = node.real("softcap", 0);
   const VarId capped = cap > 0 ? f.times(f.op("tanh", f.over(raw, cap)), cap) : raw;
-  const VarId bias = bias_of(to, node, f, q, k, past);
-  const VarId scores = bias == no_var ? capped : f.plus(capped, bias);
+  const Bias bias = bias_of(to, node, f, q, k, past);
+  const VarId scores = bias.total() == no_var ? capped : f.plus(capped, bias.total());
   const VarId weights = weights_of(to, node, f, scores, bias);
   const VarId stages[] = {raw, capped, scores, weights};
   const std::int64_t mode = node.integer("qk_matmul_output_mode", 0);
