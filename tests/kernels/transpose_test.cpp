@@ -31,6 +31,20 @@ TEST_CASE("a transpose with short rows is the permuted view, with 1 or 2 threads
     }
 }
 
+TEST_CASE("planes whose rows lie a power of two apart, or nearly so, are transposed as others are") {
+  CpuDevice one(1), two(2);
+  Random random(3);
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::i8})
+    for (const std::int64_t rows : {256, 257, 1023, 1024, 1025})
+      for (const std::int64_t columns : {5, 31, 33, 70}) {
+        INFO(name_of(dtype), " ", rows, " ", columns);
+        const Tensor x = random_tensor(random, dtype, DDim{2, rows, columns}, 100);
+        const Tensor out = transpose(x, {0, 2, 1}, one.stream(0));
+        CHECK(reference::values(out).at == reference::permute(reference::values(x), {0, 2, 1}).at);
+        CHECK(same_bits(transpose(x, {0, 2, 1}, two.stream(0)), out));
+      }
+}
+
 TEST_CASE("axes that are no permutation are an error") {
   CpuDevice device;
   const Tensor x = Tensor::from(std::vector<float>(6, 1.0f), DDim{2, 3});

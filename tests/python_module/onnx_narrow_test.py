@@ -98,6 +98,31 @@ def test_a_variance_that_is_small_beside_its_mean():
     assert not run("MeanVarianceNormalization", [np.full((1, 1, 1, 3), 5.3, "f4")], opset=13).any()
 
 
+def attention(q, k, v, scale, look):
+    """`look` [S, T]: whether a query looks at a key; a query that looks at none gives zeros."""
+    scores = np.where(look, (q.astype("f8") @ np.swapaxes(k, -1, -2)) * scale, -np.inf)
+    powers = np.exp(scores - np.maximum(scores.max(-1, keepdims=True), -1e300))
+    return powers / np.maximum(powers.sum(-1, keepdims=True), 1e-300) @ v
+
+
+@pytest.mark.parametrize("queries, keys", [(4, 4), (5, 2), (1, 33), (0, 3)])
+def test_attention_with_scales_of_both_signs_and_queries_that_see_little(queries, keys):
+    numbers = np.random.default_rng(queries)
+    q, k, v = (numbers.standard_normal((2, 3, n, 8)).astype("f4") for n in (queries, keys, keys))
+    causal = np.arange(keys) <= np.arange(queries)[:, None]
+    mask = numbers.standard_normal((queries, keys)) > 0.5
+    mask[:1] = False
+    for scale in (0.3, -0.3):
+        for look, inputs, attributes in (
+            (True, [], {}),
+            (causal, [], {"is_causal": 1}),
+            (mask, [mask], {}),
+            (mask & causal, [mask], {"is_causal": 1}),
+        ):
+            found = run("Attention", [q, k, v, *inputs], opset=23, scale=scale, **attributes)
+            np.testing.assert_allclose(found, attention(q, k, v, scale, look), rtol=1e-4, atol=1e-5)
+
+
 def resized(x, scale, **attributes):
     return run("Resize", [np.array(x, "f4").reshape(1, 1, 1, -1), None, np.array([1, 1, 1, scale], "f4")], opset=19, **attributes).ravel().tolist()
 

@@ -15,13 +15,14 @@ namespace {
 
 constexpr std::int64_t most_heads = 1 << 16;
 
-VarId heads_apart(Importer& to, const Node& node, VarId x, const char* heads) {
+/// `perm`: of the axes batch, row, head, feature.
+VarId heads_apart(Importer& to, const Node& node, VarId x, const char* heads, const Ints& perm = {0, 2, 1, 3}) {
   if (to.rank(x) == 4) return x;
   if (to.rank(x) != 3) throw ProgramError("expected Q, K and V of 3 or 4 axes, found " + to.type(x).to_string());
   const std::int64_t count = node.integer(heads, 0);
   if (count < 1 || count > most_heads)
     throw ProgramError(std::string("attribute ") + heads + ": expected the number of heads, found " + std::to_string(count));
-  return to.emit1("transpose", {to.emit1("reshape", {x}, {{"shape", Ints{0, 0, count, -1}}})}, {{"perm", Ints{0, 2, 1, 3}}});
+  return to.emit1("transpose", {to.emit1("reshape", {x}, {{"shape", Ints{0, 0, count, -1}}})}, {{"perm", perm}});
 }
 
 /// The head of K and V that each head of Q reads, or `no_var` where each has its own. The run computes numbers of heads that are open, and fails
@@ -157,8 +158,14 @@ void attention(Importer& to, const Node& node, const char*) {
   // 16 bits hold the products of roots where they may not hold those of the scale.
   const bool narrow = f.dtype() == DType::f16 || f.dtype() == DType::bf16;
   const VarId scale = scale_of(to, node, q, f, narrow);
-  const VarId keys = repeated(to, k, shared);
-  const VarId turned = to.emit1("transpose", {narrow ? f.times(keys, scale) : keys}, {{"perm", Ints{0, 1, 3, 2}}});
+  const auto turned_keys = [&] {
+    // From where they lie in one step, if they are needed so alone.
+    if (past == no_var && shared == no_var && !narrow && to.rank(to.in(node, 1)) == 3)
+      return heads_apart(to, node, to.in(node, 1), "kv_num_heads", {0, 2, 3, 1});
+    const VarId keys = repeated(to, k, shared);
+    return to.emit1("transpose", {narrow ? f.times(keys, scale) : keys}, {{"perm", Ints{0, 1, 3, 2}}});
+  };
+  const VarId turned = turned_keys();
   const VarId raw = f.op("matmul", f.times(q, scale), turned);
   const double cap = node.real("softcap", 0);
   const VarId capped = cap > 0 ? f.times(f.op("tanh", f.over(raw, cap)), cap) : raw;
