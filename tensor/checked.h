@@ -12,7 +12,7 @@ namespace millrace {
 
 namespace detail {
 
-// Apart, so that a product costs its callers no call.
+// The error is made apart, so that a product costs its callers no call.
 template <class T>
 [[noreturn, gnu::cold, gnu::noinline]] void throw_size(T a, const char* with, T b) {
   throw OverflowError("size: " + std::to_string(a) + with + std::to_string(b) + " does not fit its integer");

@@ -178,7 +178,7 @@ void gemm_block(const GemmKernels& kernels, Views<T> views, MatrixCall<T> call, 
     views.a_column = 1;
   }
   call.k = views.k;
-  // Panels of whole vectors are read where they lie, the last one too: no vector reaches behind its row of b.
+  // Where columns are whole vectors, all panels are read where they lie: no vector reaches behind its row of b.
   const bool whole = views.n % layout.lanes == 0;
   const std::int64_t direct = packs ? 0 : whole ? layout.panels() : views.n / layout.width();
   if (direct > 0) {

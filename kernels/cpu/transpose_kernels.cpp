@@ -79,7 +79,7 @@ HWY_INLINE void TurnDirect(const U* from, std::int64_t from_step, U* to, std::in
   }
 }
 
-/// Whether rows that far apart share few places of the first cache: then it loses a line of `to` before the next columns reach it.
+/// Whether rows that lie `step` elements apart share few places of the first cache: then it loses a line of `to` before the next columns reach it.
 template <class U>
 HWY_INLINE bool ShareLines(std::int64_t step) {
   constexpr std::int64_t apart = 1024, near = 16;
@@ -89,7 +89,7 @@ HWY_INLINE bool ShareLines(std::int64_t step) {
 
 template <class U>
 HWY_INLINE void Turn(const U* from, std::int64_t from_step, U* to, std::int64_t to_step, std::int64_t rows, std::int64_t columns) {
-  // Some rows of some lines each, which are written to `to` a row at a time.
+  // A block of some rows of four lines each is transposed by itself, and written to `to` a row at a time.
   constexpr std::int64_t some_rows = 32, some_columns = 256 / sizeof(U);
   if (rows <= 4 || columns < some_columns || !ShareLines<U>(to_step)) return TurnDirect(from, from_step, to, to_step, rows, columns);
   HWY_ALIGN U room[some_rows * some_columns];

@@ -48,7 +48,7 @@ VarId repeated(Importer& to, VarId x, VarId index) {
   return index == no_var ? x : to.emit1("gather", {x, index}, {{"axis", std::int64_t{1}}});
 }
 
-/// The scale of the scores; `root`: its root, by which Q and K are multiplied each.
+/// The scale of the scores; `root`: its root, by which both Q and K are multiplied.
 VarId scale_of(Importer& to, const Node& node, VarId q, const Formula& f, bool root) {
   if (node.has_attribute("scale")) return f.number(root ? std::sqrt(node.real("scale", 1)) : node.real("scale", 1));
   const std::int64_t size = (*to.type(q).shape)[3];
@@ -155,11 +155,11 @@ void attention(Importer& to, const Node& node, const char*) {
   to.bind(node, 1, k);
   to.bind(node, 2, v);
   const VarId shared = sharing(to, q, k);
-  // 16 bits hold the products of roots where they may not hold those of the scale.
+  // The products of roots stay in the range of 16 bits, where Q times the scale may leave it.
   const bool narrow = f.dtype() == DType::f16 || f.dtype() == DType::bf16;
   const VarId scale = scale_of(to, node, q, f, narrow);
   const auto turned_keys = [&] {
-    // From where they lie in one step, if they are needed so alone.
+    // One step turns keys that nobody needs in another order.
     if (past == no_var && shared == no_var && !narrow && to.rank(to.in(node, 1)) == 3)
       return heads_apart(to, node, to.in(node, 1), "kv_num_heads", {0, 2, 3, 1});
     const VarId keys = repeated(to, k, shared);
