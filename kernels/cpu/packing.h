@@ -29,8 +29,8 @@ struct PackedLayout {
   std::int64_t panels() const { return (columns + width() - 1) >> std::countr_zero(static_cast<std::uint64_t>(width())); }
   std::int64_t groups() const { return group == 1 ? k : (k + group - 1) / group; }
   std::int64_t panel_stride() const { return width() * groups() * group; }
-  std::int64_t width_of(std::int64_t panel) const {
-    const std::int64_t rest = columns - panel * width();
+  std::int64_t width_of(std::int64_t place) const {
+    const std::int64_t rest = columns - place * width();
     return std::min(width(), (rest + lanes - 1) / lanes * lanes);
   }
   std::int64_t elements() const { return (columns + lanes - 1) / lanes * lanes * groups() * group; }
