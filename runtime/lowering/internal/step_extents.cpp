@@ -51,10 +51,11 @@ bool StepBuilder::eval_extents(const Op& op) {
   // The program may not know a list that the extents of a step say.
   const bool known = shaped && list.is(Kind::constant) && program_.constant(op.inputs[1]) == nullptr && input(op, 0).rows >= 0;
   if (known) list = as_list(list);
-  if ((!list.is(Kind::extents) && !known) || list.offset != 0 || input(op, 0).is(Kind::final)) return false;
+  if ((!list.is(Kind::extents) && !known) || input(op, 0).is(Kind::final)) return false;
   if (shaped && !input(op, 0).is(Kind::constant) && !input(op, 0).is(Kind::session) && !input(op, 0).is(Kind::step)) return false;
-  if (op.type == "expand") return eval_expand(op, list), true;
   if (op.type == "reshape_to") return eval_reshape_to(op, list), true;
+  if (list.offset != 0) return false;  // more rows than steps, or fewer
+  if (op.type == "expand") return eval_expand(op, list), true;
   const std::optional<int> place = op.type == "constant_of_shape" ? place_of_length(list) : std::nullopt;
   if (!place) return false;
   const Symbol step{.kind = Kind::constant, .value = list.value};
@@ -71,13 +72,14 @@ bool StepBuilder::eval_shape(const Op& op) {
     return std::clamp<std::int64_t>(at < 0 ? at + dims.rank() : at, 0, dims.rank());
   };
   const std::int64_t begin = bound("start", 0), end = bound("end", dims.rank());
-  if (x.rows < begin || x.rows >= end) return false;
   Ints extents, marks;
   for (std::int64_t axis = begin; axis < end; ++axis) {
     extents.push_back(dims[static_cast<int>(axis)]);
     marks.push_back(axis == x.rows ? 1 : 0);
   }
-  if (x.first) return bind(op.outputs[0], Symbol{.kind = Kind::constant, .value = list_of(extents)}), true;
+  const bool of_rows = x.rows >= begin && x.rows < end && !x.first;
+  if (!of_rows && !type_of(x).is_static()) return false;
+  if (!of_rows) return bind(op.outputs[0], Symbol{.kind = Kind::constant, .value = list_of(extents)}), true;
   bind(op.outputs[0], Symbol{.kind = Kind::extents,
                              .value = list_of(extents),
                              .lengths = list_of(marks),
@@ -222,9 +224,11 @@ bool StepBuilder::reshape_rows(const Op& op, const Symbol& x, std::vector<std::i
 
 void StepBuilder::eval_reshape_to(const Op& op, const Symbol& list) {
   const Symbol x = input(op, 0);
-  const bool same = list.is(Kind::extents) && x.left_pad + x.right_pad == list.offset && !x.first;
+  // A list of numbers alone has the rows at the place of -1 or 0, as that of a reshape.
+  const bool same = !list.is(Kind::extents) || (x.left_pad + x.right_pad == list.offset && !x.first);
   if (!same) expect_row_each_step(op, x);
   if (x.rows < 0) refuse(op, "puts the elements of something that has no rows into as many as the sequence has");
+  if (!same) refuse(op, "puts rows into more or fewer rows than there are");
   if (!reshape_rows(op, x, ops::integers_of(list.value), list.lengths.to_vector<std::int64_t>()))
     refuse(op, "moves elements from row to row");
 }

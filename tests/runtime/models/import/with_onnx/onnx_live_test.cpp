@@ -333,6 +333,78 @@ TEST_CASE("Extents without names, or with one name for two axes, leave the rows 
   CHECK_THROWS_AS(make_recurrence(parse(batch_first({"", "time", ""}, {"", "time", ""}))), UnsupportedError);
 }
 
+/// x [batch, 1, T, 7] or [batch, 1, 7, T] → y: convolutions along both axes, one behind the other, each behind a Pad of its own. The first has `more` rows of
+/// zeros beyond those that its window reaches back to.
+Live padded_pictures(testing::Random& random, bool rows_last, std::int64_t more) {
+  Live graph(rows_last ? Ints{-1, 1, 7, -1} : Ints{-1, 1, -1, 7});
+  name_extents(graph, 0, rows_last ? std::vector<std::string>{"batch", "", "", "time"} : std::vector<std::string>{"batch", "", "time", ""});
+  const auto axes = [rows_last](std::int64_t time, std::int64_t other) { return rows_last ? Ints{other, time} : Ints{time, other}; };
+  const std::int64_t count = random.between(1, 2);
+  std::int64_t channels = 1;
+  std::string from = "x";
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::string number = std::to_string(i), to = i + 1 == count ? "y" : "seen" + number;
+    const std::int64_t kernel = random.between(2, 5), dilation = random.between(1, 3), made = random.between(1, 3);
+    const Ints shape = axes(kernel, 3);
+    graph.initializer("K" + number, testing::random_tensor(random, {made, channels, shape[0], shape[1]}));
+    Ints pads(8, 0);
+    pads[rows_last ? 3 : 2] = dilation * (kernel - 1) + (i == 0 ? more : 0);
+    graph.pad(from, "wide" + number, pads);
+    const Ints ends = axes(0, 1);
+    graph.node("Conv", {"wide" + number, "K" + number}, {to})
+        .set("dilations", axes(dilation, 1))
+        .set("strides", axes(1, random.between(1, 2)))
+        .set("pads", Ints{ends[0], ends[1], ends[0], ends[1]});
+    channels = made;
+    from = to;
+  }
+  return graph;
+}
+
+TEST_CASE("Causal convolutions over pictures of an open batch go live behind a Pad of the rows they reach back to") {
+  for (const std::uint64_t seed : testing::seeds(30)) {
+    INFO("seed ", seed);
+    testing::Random random(seed);
+    const bool rows_last = random.coin();
+    const Program program = parse(padded_pictures(random, rows_last, 0));
+    const Recurrence recurrence = make_recurrence(program);
+    CHECK(recurrence.extent.empty());
+    CHECK(recurrence.axis == (rows_last ? 3 : 2));
+    const testing::StepByStep steps(recurrence);
+    for (const std::int64_t count : {1, 2, 9}) {
+      const Tensor x = testing::random_tensor(random, {count, 1, 1, 7}), other = testing::random_tensor(random, {count, 1, 1, 7});
+      const Tensor given = x.permute(rows_last ? std::vector<int>{1, 2, 3, 0} : std::vector<int>{1, 2, 0, 3}).copy_to(CpuPlace{});
+      const RunResult whole = testing::run_fifo(run(program, Feeds{{"x", given}}));
+      const Tensor y = whole["y"].tensor().permute(rows_last ? std::vector<int>{3, 0, 1, 2} : std::vector<int>{2, 0, 1, 3});
+      CHECK(steps.run(x) == testing::bytes_of(y));
+      CHECK(steps.run_all({other, x, other}, {{}, {}, {}})[1] == testing::bytes_of(y));
+    }
+  }
+}
+
+TEST_CASE("More rows of zeros than convolutions of an open batch reach back to are refused, and fewer") {
+  for (const std::uint64_t seed : testing::seeds(8)) {
+    for (const std::int64_t more : {-1, 1, 2}) {
+      INFO("seed ", seed, ", more ", more);
+      testing::Random random(seed);
+      CHECK_THROWS_AS(make_recurrence(parse(padded_pictures(random, random.coin(), more))), UnsupportedError);
+    }
+  }
+}
+
+TEST_CASE("Rows that take the number of others are refused") {
+  for (const bool wide : {true, false}) {
+    CAPTURE(wide);
+    Live graph({-1, 4, 6});
+    graph.pad("x", "wide", {2, 0, 0, 0, 0, 0});
+    graph.node("Shape", {wide ? "wide" : "x"}, {"extents"});
+    graph.node("Slice", {"extents", "i0", "i1"}, {"count"});
+    graph.node("Concat", {"count", "i-1"}, {"flat"}).set("axis", 0);
+    graph.node("Reshape", {wide ? "x" : "wide", "flat"}, {"y"});
+    CHECK_THROWS_AS(make_recurrence(parse(graph)), UnsupportedError);
+  }
+}
+
 /// x [T, 1, 4] behind two rows of zeros.
 Live wide_live() {
   Live graph;
