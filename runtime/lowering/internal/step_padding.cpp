@@ -95,7 +95,7 @@ Symbol StepBuilder::begun(const Symbol& x, std::int64_t steps, const Symbol& bef
   return made;
 }
 
-/// With zeros before the first row, and rows behind the last one.
+/// With zeros before the first row, and rows behind the last one. Rows that are behind the last one already stay the reason: no later op makes up for them.
 Symbol StepBuilder::padded(const Symbol& x, std::int64_t before, std::int64_t behind, const std::string& why) {
   Symbol made = x;
   if (before > 0 && x.left_pad < 0) {
@@ -105,7 +105,7 @@ Symbol StepBuilder::padded(const Symbol& x, std::int64_t before, std::int64_t be
   }
   made.left_pad = x.left_pad + before;
   made.right_pad += behind;
-  if (!why.empty()) made.deviates = why;
+  if (!why.empty() && x.right_pad == 0) made.deviates = why;
   return made;
 }
 
@@ -132,7 +132,7 @@ bool StepBuilder::eval_pad(const Op& op, const Symbol& x) {
     Symbol later = delayed(made, late);
     later.left_pad = x.left_pad - late;
     later.right_pad = std::max<std::int64_t>(0, x.right_pad + behind);
-    later.deviates = named(op) + ": takes some of the rows";
+    if (later.right_pad == 0) later.deviates = named(op) + ": takes some of the rows";
     made = std::move(later);
   }
   std::string why = named(op) + fmt::format(": adds {} rows behind the last one", behind);

@@ -471,6 +471,15 @@ TEST_CASE("Rows that no step has, or too many of them, are refused by the name o
   Live ahead;
   ahead.cut("x", "new", 1, last);
   refused(ahead.pad("new", "y", {0, 0, 0, 1, 0, 0}), "op pad 'y': adds 1 rows behind the last one");
+  for (const bool cut :
+       {false, true}) {  // a look-ahead stays the reason when a causal convolution is behind it, and when a cut takes another row away
+    CAPTURE(cut);
+    Live both({1, 4, -1});
+    both.initializer("K", ones({4, 4, 2})).node("Slice", {"x", "i1", "end", "i2"}, {"new"});
+    both.pad("new", "ahead", {0, 0, 0, 0, 0, cut ? 2 : 1}).pad("ahead", "left", {0, 0, 1, 0, 0, cut ? -1 : 0});
+    both.node("Conv", {"left", "K"}, {"y"});
+    refused(both, cut ? "op pad 'ahead': adds 2 rows behind the last one" : "op pad 'ahead': adds 1 rows behind the last one");
+  }
   Live picture({-1, -1, 4});  // a convolution of pictures, as many rows before each as behind it
   picture.initializer("K", ones({1, 1, 3, 3})).node("Unsqueeze", {"x", "i1"}, {"one"});
   picture.node("Conv", {"one", "K"}, {"seen"}).name("conv").set("auto_pad", "SAME_UPPER");
