@@ -196,18 +196,61 @@ void settle(Importer& to, While& loop, F&& attempt) {
   }
 }
 
-/// The extents of a slot, as far as places outside say them: of the array that no iteration writes. `no_var` where one is open inside.
-VarId slot_extents(Importer& to, const While& loop, VarId slot) {
-  std::vector<Element> extents;
-  std::size_t needed = 0;
-  for (int axis = 0; axis < to.type(slot).shape.value_or(DDim{}).rank(); ++axis) {
-    extents.push_back(element_at(to, slot, axis));
-    if (extents.back().number) continue;
-    if (to.program().var(extents.back().of).block == loop.block) return no_var;
-    needed = extents.size();
+/// The extent of a slot along an axis in the first iteration, as places outside whose extents are broadcast.
+class FirstExtent {
+ public:
+  FirstExtent(Importer& to, const While& loop) : to_(to), loop_(loop) {}
+
+  /// Adds the places that the extent of `var` along an axis comes from. False where something inside decides it.
+  bool add(VarId var, int axis) {
+    if (!seen_.insert({var, axis}).second) return true;
+    Element place = element_at(to_, var, axis);
+    const auto param = std::find(loop_.params.begin(), loop_.params.end(), place.of);
+    if (is_inside(place) && param != loop_.params.end()) {
+      const VarId first = loop_.initial[static_cast<std::size_t>(param - loop_.params.begin())];
+      if (to_.type(first).rank() != to_.type(place.of).rank()) return false;
+      place = element_at(to_, first, place.axis);
+    }
+    if (!is_inside(place)) return add_place(place), true;
+    const std::vector<Element> from = seen_.size() < most ? to_.broadcast_from(place.of, place.axis) : std::vector<Element>();
+    return !from.empty() && std::all_of(from.begin(), from.end(), [&](const Element& each) { return add(each.of, each.axis); });
   }
-  extents.resize(needed);
-  return list_of(to, extents);
+
+  /// The extent as a list of one.
+  VarId list() const {
+    VarId made = list_of(to_, {places_.empty() ? Element{1} : places_[0]});
+    for (std::size_t i = 1; i < places_.size(); ++i) {
+      const VarId one = to_.emit1("equal", {made, to_.literal(Ints{1})});
+      made = to_.emit1("where", {one, list_of(to_, {places_[i]}), made});
+    }
+    return made;
+  }
+
+ private:
+  static constexpr std::size_t most = 64;
+  bool is_inside(const Element& place) const { return !place.number && to_.program().var(place.of).block == loop_.block; }
+  void add_place(const Element& place) {
+    if (place.number != 1 && std::find(places_.begin(), places_.end(), place) == places_.end()) places_.push_back(place);
+  }
+
+  Importer& to_;
+  const While& loop_;
+  std::vector<Element> places_;
+  std::set<std::pair<VarId, int>> seen_;
+};
+
+/// The extents of a slot in the first iteration, as far as places outside say them: of the array that no iteration writes. `no_var` where one is open inside.
+VarId slot_extents(Importer& to, const While& loop, VarId slot) {
+  std::vector<FirstExtent> extents;
+  std::size_t needed = 0;
+  const DDim shape = to.type(slot).shape.value_or(DDim{});
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    if (!extents.emplace_back(to, loop).add(slot, axis)) return no_var;
+    if (shape[axis] == DDim::unknown) needed = extents.size();
+  }
+  std::vector<VarId> parts;
+  for (std::size_t i = 0; i < needed; ++i) parts.push_back(extents[i].list());
+  return parts.empty() ? no_var : parts.size() == 1 ? parts[0] : to.emit1("concat", parts, {{"axis", std::int64_t{0}}});
 }
 
 /// The extents of a slot of the scanned output `name`, where a state that its slots make says them; else `no_var`.

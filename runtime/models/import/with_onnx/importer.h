@@ -59,6 +59,7 @@ class Importer {
   const Op* maker(VarId var) const { return values_.maker(var); }
   VarId copied(VarId var) const { return var == no_var ? var : values_.copied(var); }
   Element origin(VarId var, int axis) { return values_.origin(var, axis); }
+  std::vector<Element> broadcast_from(VarId var, int axis) const { return values_.broadcast_from(var, axis); }
   bool same_extent(VarId a, int axis, VarId b, int other) { return origin(a, axis) == origin(b, other); }
   /// Takes the extent of a param along an axis for that of a place outside, until an iteration was seen to change it: a state of this body, and its axis.
   void take_extent(VarId param, int axis, const Element& place) { values_.same_extent(param, axis, place); }

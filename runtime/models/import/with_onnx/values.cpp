@@ -153,17 +153,28 @@ bool Values::picks(VarId var) const {
   return false;
 }
 
-/// The place of an operand that an axis of `var` has its extent from, whatever the others have there: they have no such axis, one element along it, or
-/// the same extent.
-std::optional<Element> Values::broadcast_axis(const Op& op, VarId var, int axis, int depth) {
+std::vector<Element> Values::broadcast_places(const Op& op, VarId var, int axis) const {
   std::vector<Element> places;
   const int rank = program_.var(var).type.rank();
   for (const VarId input : op.inputs) {
     const std::optional<DDim>& shape = program_.var(input).type.shape;
-    if (!shape) return std::nullopt;
+    if (!shape) return {};
     const int at = axis - (rank - shape->rank());
     if (at >= 0 && (*shape)[at] != 1) places.push_back({std::nullopt, input, at});
   }
+  return places;
+}
+
+std::vector<Element> Values::broadcast_from(VarId var, int axis) const {
+  const Op* op = maker(var);
+  const bool broadcasts = op != nullptr && (ops::find_binary(op->type) || op->type == "where");
+  return broadcasts ? broadcast_places(*op, var, axis) : std::vector<Element>();
+}
+
+/// The place of an operand that an axis of `var` has its extent from, whatever the others have there: they have no such axis, one element along it, or
+/// the same extent.
+std::optional<Element> Values::broadcast_axis(const Op& op, VarId var, int axis, int depth) {
+  const std::vector<Element> places = broadcast_places(op, var, axis);
   if (places.empty() || depth >= deepest) return std::nullopt;
   for (std::size_t i = 1; i < places.size(); ++i)
     if (origin(places[i].of, places[i].axis, depth + 1) != origin(places[0].of, places[0].axis, depth + 1)) return std::nullopt;

@@ -42,6 +42,9 @@ class Values {
   bool picks(VarId var) const;
   /// The var and axis that an extent comes from, through ops that keep it.
   Element origin(VarId var, int axis) { return origin(var, axis, 0); }
+  /// The places of the operands whose extents, broadcast, are that of `var` along an axis: those that may have more than one element there. Empty where the
+  /// op that makes `var` does not broadcast, or a rank is not known.
+  std::vector<Element> broadcast_from(VarId var, int axis) const;
   /// Takes the extent of `var` along an axis, a param of a block, for that of another place.
   void same_extent(VarId var, int axis, const Element& place) { same_[{var, axis}] = place; }
 
@@ -54,6 +57,7 @@ class Values {
   /// Whether a cast gives every integer as it is.
   bool keeps_integers(const Op& cast) const;
   Element origin(VarId var, int axis, int depth);
+  std::vector<Element> broadcast_places(const Op& op, VarId var, int axis) const;
   std::optional<Element> broadcast_axis(const Op& op, VarId var, int axis, int depth);
   std::optional<Element> listed_axis(const Op& op, VarId var, int axis, int depth);
   std::optional<Element> reshaped_axis(const Op& op, int axis) const;

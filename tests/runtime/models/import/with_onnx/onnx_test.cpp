@@ -896,6 +896,73 @@ TEST_CASE("A length of Resize is the product of f32, cut to a whole number") {
   CHECK(resized(4).size() == 5);
 }
 
+/// h0 [B, 5] and x [T, B, 5] → the last state and three outputs, along other axes: [B, T, 5] of the state and the row, [T, B, 4] of a product, and
+/// [B, T] of the row alone, which may go from the last step to the first.
+GraphBuilder scanned_outputs(bool backwards) {
+  testing::Random random(3);
+  GraphBuilder body;
+  body.input("h", {-1, 5}).input("row", {-1, 5}).output("next").output("seen").output("made").output("most");
+  body.node("Add", {"h", "row"}, {"sum"});
+  body.node("Tanh", {"sum"}, {"next"});
+  body.node("Mul", {"sum", "next"}, {"seen"});
+  body.node("MatMul", {"next", "w"}, {"made"});
+  body.node("ReduceMax", {"row"}, {"most"}).set("axes", Ints{-1}).set("keepdims", 0);
+  GraphBuilder graph;
+  graph.input("h0", {-1, 5}).input("x", {-1, -1, 5}).output("last").output("y").output("z").output("v");
+  graph.initializer("w", testing::random_tensor(random, {5, 4}));
+  for (const int input : {0, 1}) {
+    auto& shape = *graph.graph.mutable_input(input)->mutable_type()->mutable_tensor_type()->mutable_shape();
+    shape.mutable_dim(0)->set_dim_param(input == 0 ? "batch" : "time");
+    if (input == 1) shape.mutable_dim(1)->set_dim_param("batch");
+  }
+  graph.node("Scan", {"h0", "x"}, {"last", "y", "z", "v"})
+      .set("body", body.graph)
+      .set("num_scan_inputs", 1)
+      .set("scan_output_axes", Ints{1, 0, -1})
+      .set("scan_output_directions", Ints{0, 0, backwards ? 1 : 0});
+  return graph;
+}
+
+TEST_CASE("A Scan of no steps gives outputs of the extents that its states and inputs say") {
+  const Program program = parse(scanned_outputs(true));
+  for (const auto& [states, rows] : {std::pair<std::int64_t, std::int64_t>{3, 3}, {1, 3}, {3, 1}, {1, 1}, {0, 0}, {0, 1}, {2, 2}}) {
+    for (const std::int64_t steps : {0, 1, 4}) {
+      INFO(states, " states, ", rows, " rows, ", steps, " steps");
+      testing::Random random(5);
+      const Feeds feeds{{"h0", testing::random_tensor(random, {states, 5})}, {"x", testing::random_tensor(random, {steps, rows, 5})}};
+      const std::int64_t batch = states == 1 ? rows : states;
+      RunOptions interpreted;
+      interpreted.backend = Backend::interpreted;
+      const RunResult wanted = testing::on_cpu(program, feeds, interpreted), found = testing::on_cpu(program, feeds);
+      CHECK(testing::bits(found) == testing::bits(wanted));
+      CHECK(found["last"].tensor().dims() == DDim{steps == 0 ? states : batch, 5});
+      CHECK(found["y"].tensor().dims() == DDim{batch, steps, 5});
+      CHECK(found["z"].tensor().dims() == DDim{steps, batch, 4});
+      CHECK(found["v"].tensor().dims() == DDim{rows, steps});
+      if (states == rows && rows > 0 && steps > 0) CHECK(found.fused_loops == 1);
+    }
+  }
+  const Recurrence recurrence = make_recurrence(parse(scanned_outputs(false)));
+  CHECK(recurrence.extent == "time");
+  CHECK(recurrence.states.size() == 1);
+}
+
+TEST_CASE("A Scan of opset 8 over sequences of no steps keeps the other extents of its rows") {
+  GraphBuilder body;
+  body.input("s", {-1, 2}).input("t", {-1, 2}).output("next").output("each");
+  body.node("Add", {"s", "t"}, {"next"});
+  body.node("Identity", {"next"}, {"each"});
+  GraphBuilder graph;
+  graph.input("s0", {-1, -1, 2}).input("xs", {-1, -1, -1, 2}).output("last").output("all");
+  graph.node("Scan", {"", "s0", "xs"}, {"last", "all"}).set("num_scan_inputs", 1).set("body", body.graph);
+  const Program program = parse(graph, 8);
+  for (const std::int64_t steps : {0, 3}) {
+    const RunResult found = testing::on_cpu(program, {{"s0", ones({4, 3, 2})}, {"xs", ones({4, steps, 3, 2})}});
+    CHECK(found["last"].tensor().dims() == DDim{4, 3, 2});
+    CHECK(found["all"].tensor().dims() == DDim{4, steps, 3, 2});
+  }
+}
+
 TEST_CASE("States of a Scan of opset 8 that have more rows than its batch are refused") {
   GraphBuilder body;
   body.input("s", {2}).input("t", {2}).output("next").output("each");
