@@ -190,12 +190,9 @@ std::string take_capacity(const ServeFlags& flags, const ServerOptions& options,
   std::string how = "as was said";
   if (!flags.capacity) {
     const std::chrono::duration<double> deadline(own.session_rate > 0 ? 1 / own.session_rate : 0.04);
-    for (const auto& device : options.devices) {
-      const Capacity one = measure_capacity(model.recurrence(), device, options.backend, options.max_rows, deadline,
-                                            budget / static_cast<double>(options.devices.size()));
-      own.capacity += one.steps_per_second;
-      how = one.why.empty() ? fmt::format("measured in ticks of {} rows", one.rows) : "not measured: " + one.why;
-    }
+    ServedCapacity measured = measure_capacity(model, options.devices, options.backend, options.max_rows, deadline, budget);
+    own.capacity = measured.steps_per_second;
+    how = std::move(measured.how);
   }
   if (own.capacity <= 0) return "capacity not known, " + how;
   std::string text = fmt::format("capacity {:.0f} steps a second, {}", own.capacity, how);

@@ -4,6 +4,10 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include <millrace/streaming/live/live_learner.h>
+#include <millrace/streaming/live/served_model.h>
 #include <millrace/streaming/live/state_slab.h>
 
 namespace millrace {
@@ -75,6 +79,55 @@ Capacity measure_capacity(const std::shared_ptr<const Recurrence>& recurrence, c
     best = {0, 0, error.what()};
   }
   return best;
+}
+
+Capacity measure_capacity(const std::shared_ptr<const Recurrence>& recurrence, const std::shared_ptr<const Learning>& learning,
+                          const std::shared_ptr<Device>& device, Backend backend, Seconds budget) {
+  StateSlab slab(recurrence, device, backend);
+  LiveLearner learner(learning);
+  const auto k1 = learning->trainer.k1;
+  const auto run_to_update = [&](Tick tick) {
+    for (std::int64_t row = 0; row < k1; ++row) {
+      run(slab, tick);
+      if (auto changed = learner.learn(*recurrence, tick)) slab.renew_weights(std::move(changed));
+      tick.starts.clear();
+    }
+  };
+  try {
+    Tick tick = tick_of(*recurrence, 1);
+    Tick first = tick;
+    first.starts.push_back({0, std::vector<Tensor>(recurrence->given.size())});
+    run_to_update(std::move(first));
+    auto begun = Clock::now();
+    // Gradients reach as far back as they will once k2 rows have come.
+    for (std::int64_t rows = k1; rows < learning->trainer.k2 && Clock::now() - begun < budget / 2; rows += k1) run_to_update(tick);
+    begun = Clock::now();
+    std::int64_t rows = 0;
+    do {
+      run_to_update(tick);
+      rows += k1;
+    } while (Clock::now() - begun < budget / 2);
+    return {static_cast<double>(rows) / Seconds(Clock::now() - begun).count(), 1};
+  } catch (const Error& error) {
+    return {0, 0, error.what()};
+  }
+}
+
+ServedCapacity measure_capacity(const ServedModel& model, const std::vector<std::shared_ptr<Device>>& devices, Backend backend,
+                                std::size_t max_rows, Seconds deadline, Seconds budget) {
+  if (const auto& learning = model.learning()) {
+    const Capacity one = measure_capacity(model.recurrence(), learning, devices.front(), backend, budget);
+    return {one.steps_per_second, one.why.empty() ? fmt::format("measured of one session that learns every {} rows", learning->trainer.k1)
+                                                  : "not measured: " + one.why};
+  }
+  ServedCapacity all;
+  for (const auto& device : devices) {
+    const Capacity one =
+        measure_capacity(model.recurrence(), device, backend, max_rows, deadline, budget / static_cast<double>(devices.size()));
+    all.steps_per_second += one.steps_per_second;
+    all.how = one.why.empty() ? fmt::format("measured in ticks of {} rows", one.rows) : "not measured: " + one.why;
+  }
+  return all;
 }
 
 }  // namespace millrace

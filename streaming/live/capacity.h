@@ -5,12 +5,16 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <millrace/runtime/loops/backend.h>
 #include <millrace/runtime/lowering/recurrence.h>
 #include <millrace/tensor/device.h>
 
 namespace millrace {
+
+struct Learning;
+class ServedModel;
 
 /// How many steps a second a device makes of a recurrence, in ticks that end within a deadline.
 struct Capacity {
@@ -24,5 +28,21 @@ struct Capacity {
 Capacity measure_capacity(const std::shared_ptr<const Recurrence>& recurrence, const std::shared_ptr<Device>& device, Backend backend,
                           std::size_t max_rows, std::chrono::duration<double> deadline,
                           std::chrono::duration<double> budget = std::chrono::seconds(1));
+
+/// The same of the sessions that learn: a learner runs alone, ticks of one row and its updates, on weights that are dropped behind it. All learners of a server share a
+/// thread, so that is what they get together. Two updates at the least, however long they take: the first one makes the gradients, and is not counted.
+Capacity measure_capacity(const std::shared_ptr<const Recurrence>& recurrence, const std::shared_ptr<const Learning>& learning,
+                          const std::shared_ptr<Device>& device, Backend backend,
+                          std::chrono::duration<double> budget = std::chrono::seconds(1));
+
+/// What a server with these devices holds of the model, and in words how that is known: the sum over its devices, which share the budget; where sessions learn, what the
+/// first of them makes, since learners live there.
+struct ServedCapacity {
+  double steps_per_second = 0;
+  std::string how;
+};
+ServedCapacity measure_capacity(const ServedModel& model, const std::vector<std::shared_ptr<Device>>& devices, Backend backend,
+                                std::size_t max_rows, std::chrono::duration<double> deadline,
+                                std::chrono::duration<double> budget = std::chrono::seconds(1));
 
 }  // namespace millrace

@@ -334,8 +334,7 @@ void set_admission(ServedRoute& route, const ServerOptions& options, nb::handle 
   own.by_transport = true;
   const std::chrono::duration<double> deadline(own.session_rate > 0 ? 1 / own.session_rate : 0.04);
   const GilReleased released;
-  own.capacity =
-      measure_capacity(model.recurrence(), options.devices.front(), options.backend, options.max_rows, deadline, budget).steps_per_second;
+  own.capacity = measure_capacity(model, options.devices, options.backend, options.max_rows, deadline, budget).steps_per_second;
 }
 
 /// `models`: (name, program, live arguments, config), the default first. What is not of a model is taken from the first.
