@@ -35,7 +35,7 @@ build::Var product(const build::Var& x, const Matrix& w);
 /// Puts narrow matrices in the place of those of f32 that never change and that a product of `program` multiplies rows by: `matmul`, `gemm`
 /// without factors, `lstm_cell`, in every block. With i8 the rows are quantized before each product, and an `lstm_cell` becomes
 /// `lstm_gates` behind them.
-/// Convolutions and tables stay as they are. Gives how many products have narrow weights now. DTypeError unless `dtype` is bf16 or i8.
+/// Convolutions and tables stay as they are. A wide matrix that nothing else reads is removed from the program. Gives how many products have narrow weights now. DTypeError unless `dtype` is bf16 or i8.
 std::int64_t narrow_weights(Program& program, DType dtype);
 
 }  // namespace millrace::layers

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/gates.h>
@@ -21,10 +22,23 @@ class Narrower {
 
   std::int64_t run() {
     for (std::size_t block = 0; block < program_.blocks().size(); ++block) narrow_block(static_cast<int>(block));
+    remove_unread();
     return count_;
   }
 
  private:
+  /// The wide matrices that nothing reads any more.
+  void remove_unread() {
+    std::set<VarId> read;
+    for (const Program::Port& port : program_.outputs()) read.insert(port.var);
+    for (const Block& block : program_.blocks()) {
+      read.insert(block.results.begin(), block.results.end());
+      for (const Op& op : block.ops) read.insert(op.inputs.begin(), op.inputs.end());
+    }
+    for (const auto& [wide, narrow] : made_)
+      if (!read.contains(wide.first)) program_.remove_constant(wide.first);
+  }
+
   void narrow_block(int block) {
     std::vector<Op> ops = std::move(program_.block(block).ops);
     program_.block(block).ops.clear();

@@ -289,4 +289,12 @@ const Tensor* Program::constant(VarId var) const noexcept {
   return found == literals_.end() ? parameter(var) : &found->second;
 }
 
+void Program::remove_constant(VarId var) {
+  parameters_.erase(var);
+  if (literals_.erase(var) == 0) return;
+  std::erase_if(block(this->var(var).block).ops, [&](const Op& op) {
+    return op.type == "constant" && std::find(op.outputs.begin(), op.outputs.end(), var) != op.outputs.end();
+  });
+}
+
 }  // namespace millrace

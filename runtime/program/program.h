@@ -116,6 +116,9 @@ class Program {
   /// The constant value of `var`: a weight or the literal of a `constant` op; else null.
   const Tensor* constant(VarId var) const noexcept;
 
+  /// Removes a weight, or the `constant` op of a literal. No op, block or output reads it; its var and name stay, without a value.
+  void remove_constant(VarId var);
+
   const std::string& title() const noexcept { return title_; }
   void set_title(std::string title) { title_ = std::move(title); }
 

@@ -248,9 +248,7 @@ class TrainJob {
   Program typed(Program made) const {
     if (!config_.narrow) return made;
     layers::narrow_weights(made, DType::bf16);
-    std::vector<std::string> outputs;
-    for (const Program::Port& port : made.outputs()) outputs.push_back(port.name);
-    return extract(made, outputs);  // without the wide ones
+    return made;
   }
 
   void check_data() {

@@ -541,6 +541,21 @@ def test_optimizers_are_those_of_pytorch(ours, theirs):
         optimizer.update(weights, {"z": gradient}, 0.1)
 
 
+def test_a_weight_that_was_made_narrow_is_no_weight_of_the_program_any_more(tmp_path):
+    program = mr.Program()
+    with program:
+        x = mr.input("x", mr.f32, [None, 40])
+        y = x @ mr.parameter("w", np.ones((40, 40), "f4"))
+        mr.output("loss", mr.mean(y * y))
+    program.save(tmp_path / "wide.mr")
+    assert mr.narrow_weights(program, mr.bf16) == 1 and list(program.parameters) == ["w_bf16"]
+    program.save(tmp_path / "narrow.mr")
+    sizes = [(tmp_path / f"{name}.safetensors").stat().st_size for name in ("wide", "narrow")]
+    assert sizes[1] < 0.6 * sizes[0]
+    with pytest.raises(mr.ArgumentError):
+        mr.Trainer(program, mr.SGD(), frozen="w")
+
+
 def test_clipping_and_schedules():
     clipped, norm = mr.clip_gradients({"a": [3.0, -4.0]}, norm=1.0)
     assert norm == 5 and np.allclose(clipped["a"].numpy(), [0.6, -0.8])

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include <millrace/runtime/layers/rnn.h>
 #include <millrace/runtime/loops/cpu_fused/fused_loop.h>
 #include <millrace/runtime/loops/step_runner.h>
+#include <millrace/runtime/program/check.h>
 #include <millrace/runtime/program/errors.h>
 #include <millrace/tensor/device.h>
 
@@ -217,6 +219,32 @@ TEST_CASE("one step of rows of narrow weights is one kernel with the bits of its
         }
       }
     }
+  }
+}
+
+TEST_CASE("a weight that only narrow products read is removed, and one that something else reads stays") {
+  for (const DType dtype : {DType::bf16, DType::i8}) {
+    Random random(7);
+    Program program;
+    {
+      const Guard guard(program);
+      const Var x = input("x", VarType(DType::f32, {DDim::unknown, c}));
+      const Var shared = parameter("shared", random_tensor(random, {c, c}));
+      const Var literal = constant(random_tensor(random, {c, c}));
+      output("y", matmul(matmul(matmul(x, parameter("alone", random_tensor(random, {c, c}))), shared), literal));
+      output("table", gather(shared, input("rows", VarType(DType::i64, {DDim::unknown}))));
+    }
+    CHECK(layers::narrow_weights(program, dtype) == 3);
+    millrace::check(program);
+    std::set<std::string> names;
+    for (const auto& [var, value] : program.parameters()) names.insert(program.var(var).name);
+    CHECK(names.contains("shared"));
+    CHECK(names.contains(dtype == DType::bf16 ? "alone_bf16" : "alone_int8"));
+    CHECK_FALSE(names.contains("alone"));
+    for (const Op& op : program.block(0).ops) CHECK(op.type != "constant");
+    CHECK(layers::narrow_weights(program, dtype) == 0);
+    const Feeds feeds{{"x", random_tensor(random, {3, c})}, {"rows", Tensor::from<std::int64_t>({1, 0})}};
+    CHECK(on_cpu(program, feeds)["table"].tensor().dims() == DDim({2, c}));
   }
 }
 
