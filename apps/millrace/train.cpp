@@ -9,7 +9,6 @@
 #include <optional>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <millrace/runtime/autodiff/memory_policy_text.h>
 #include <millrace/runtime/executor/kept_memory.h>
@@ -66,7 +65,7 @@ std::string duration_text(double seconds) {
 /// A bar in a terminal; a line for each epoch elsewhere.
 class Show final : public training::TrainObserver {
  public:
-  explicit Show(bool quiet) : quiet_(quiet), terminal_(!quiet && ::isatty(STDOUT_FILENO) == 1) {}
+  explicit Show(bool quiet) : quiet_(quiet), terminal_(!quiet && draws_in_terminal()) {}
 
   void begins(const std::string& description) override { line("millrace: " + description); }
   void note(const std::string& text) override { line("millrace: " + text); }

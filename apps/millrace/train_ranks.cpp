@@ -41,6 +41,12 @@ std::string free_port() {
 
 bool started_by_mpirun() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr && std::getenv("RANK") == nullptr; }
 
+bool draws_in_terminal() {
+  if (::isatty(STDOUT_FILENO) != 1) return false;
+  const char* const said = std::getenv("MILLRACE_TERMINAL");
+  return !started_by_mpirun() || (said != nullptr && std::string_view(said) == "1");
+}
+
 std::unique_ptr<RankWorld> join_ranks() {
   return RankWorld::join(rank_environment(), [](Rendezvous& meeting) {
     return started_by_mpirun() ? make_mpi_communicator() : make_tcp_communicator(meeting);
@@ -54,11 +60,12 @@ void become_ranks(int ranks, char** argv) {
         "yourself with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
   ::setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
   ::setenv("MASTER_PORT", free_port().c_str(), 0);
+  ::setenv("MILLRACE_TERMINAL", ::isatty(STDOUT_FILENO) == 1 ? "1" : "0", 1);
   if (::geteuid() == 0) {
     ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
     ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
   }
-  std::vector<std::string> words{"mpirun", "-x", "MASTER_PORT", "-n", std::to_string(ranks), "/proc/self/exe"};
+  std::vector<std::string> words{"mpirun", "-x", "MASTER_PORT", "-x", "MILLRACE_TERMINAL", "-n", std::to_string(ranks), "/proc/self/exe"};
   std::vector<char> self(4096);
   const ssize_t length = ::readlink("/proc/self/exe", self.data(), self.size() - 1);
   if (length > 0) words.back() = std::string(self.data(), static_cast<std::size_t>(length));

@@ -10,11 +10,15 @@ namespace millrace::app {
 /// Whether this process is a rank that `mpirun` has started.
 bool started_by_mpirun();
 
+/// Whether stdout is a terminal in which something may be drawn. mpirun gives rank 0 a terminal of its own and hands on what it writes, so there MILLRACE_TERMINAL,
+/// which `become_ranks` sets to 0 or 1, says what mpirun writes to; without it, nothing is drawn.
+bool draws_in_terminal();
+
 /// The ranks of a job in several processes: over MPI where `mpirun` started them, else over TCP. Null where this process is alone.
 std::unique_ptr<RankWorld> join_ranks();
 
 /// Replaces this process by `mpirun -n RANKS` of itself with the arguments of `argv`, less `--ranks`. Sets the variables that Open MPI wants of root and of
-/// machines with fewer cores than ranks, and a free port as MASTER_PORT. UnsupportedError in a build without MPI; IoError where there is no `mpirun`.
+/// machines with fewer cores than ranks, a free port as MASTER_PORT, and MILLRACE_TERMINAL. UnsupportedError in a build without MPI; IoError where there is no `mpirun`.
 [[noreturn]] void become_ranks(int ranks, char** argv);
 
 }  // namespace millrace::app

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 BIN = pathlib.Path(os.environ["MILLRACE_BIN"])
@@ -168,6 +169,38 @@ def check_same_job(job: Job) -> None:
     print("ranks that begin with other weights: refused")
 
 
+def check_shown(job: Job) -> None:
+    """Into a pipe there are lines, though mpirun gives rank 0 a terminal of its own; in a terminal there is a bar."""
+    def shown(words: list[str], into: int) -> bytes:
+        return subprocess.run(words, env=environment(MASTER_PORT=free_port()), check=True, timeout=120, stdout=into, stderr=subprocess.DEVNULL,
+                              stdin=subprocess.DEVNULL).stdout or b""
+
+    for words in (job.words("shown", "--ranks", "2"), ["mpirun", "-x", "MASTER_PORT", "-n", "2", *job.words("shown")]):
+        text = shown(words, subprocess.PIPE)
+        assert b"\x1b" not in text, f"a bar in a pipe: {text!r}"
+        assert text.count(b"\nepoch ") == 4, f"expected a line for each of 4 epochs: {text!r}"
+    for words in (job.words("shown", "--ranks", "2"),
+                  ["mpirun", "-x", "MASTER_PORT", "-x", "MILLRACE_TERMINAL=1", "-n", "2", *job.words("shown")]):
+        near, far = os.openpty()
+        text = bytearray()
+        reader = threading.Thread(target=read_all, args=(near, text))
+        reader.start()
+        shown(words, far)
+        os.close(far)
+        reader.join()
+        os.close(near)
+        assert b"\x1b[K" in text, f"no bar in a terminal: {text!r}"
+    print("a line for each epoch in a pipe, a bar in a terminal")
+
+
+def read_all(terminal: int, text: bytearray) -> None:
+    try:
+        while piece := os.read(terminal, 4096):
+            text += piece
+    except OSError:  # its other end is closed
+        pass
+
+
 def newest_step(output: pathlib.Path) -> int:
     return max((int(path.name[5:]) for path in output.glob("checkpoints/step-*") if path.name[5:].isdigit()), default=0)
 
@@ -228,6 +261,7 @@ def main() -> None:
         job = Job(pathlib.Path(folder))
         check_starts(job)
         check_same_job(job)
+        check_shown(job)
         check_lost_rank(job, signal.SIGKILL, ["rank 2 has died", "signal 9"], 5)
         check_lost_rank(job, signal.SIGSTOP, ["rank 2 gave no sign of life"], 15)
         check_stop(job, signal.SIGTERM)
