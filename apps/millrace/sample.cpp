@@ -33,7 +33,7 @@ constexpr auto use_future = boost::asio::use_future;
 struct SampleFlags {
   std::string model;
   std::string alphabet;
-  std::string prompt = "\n";
+  std::optional<std::string> prompt;
   std::int64_t length = 500;
   SampleOptions options{1, 1.0, 0};
 };
@@ -53,6 +53,8 @@ class Alphabet {
   }
   std::int64_t size() const { return std::ssize(bytes_); }
   char byte(std::int64_t number) const { return bytes_.at(static_cast<std::size_t>(number)); }
+  /// What a text begins with when nothing is said: a new line where there is one, else the first byte.
+  std::string beginning() const { return number_['\n'] >= 0 ? "\n" : bytes_.substr(0, 1); }
   std::vector<std::int64_t> numbers(const std::string& text) const {
     std::vector<std::int64_t> made;
     for (std::size_t i = 0; i < text.size(); ++i) {
@@ -110,12 +112,13 @@ int sample(const SampleFlags& flags) {
   if (!fs::exists(model)) throw IoError(model.string() + ": cannot open: No such file or directory");
   const fs::path beside = model.parent_path() / "alphabet.npy";
   const Alphabet alphabet(flags.alphabet.empty() ? beside : fs::path(flags.alphabet));
-  if (flags.prompt.empty()) throw UsageError("--prompt: expected at least one byte, found none");
-  const std::vector<std::int64_t> prompt = alphabet.numbers(flags.prompt);
+  const std::string begun = flags.prompt.value_or(alphabet.beginning());
+  if (begun.empty()) throw UsageError("--prompt: expected at least one byte, found none");
+  const std::vector<std::int64_t> prompt = alphabet.numbers(begun);
   naming(model.string(), [&] {
     Writer writer(model.string(), alphabet.size());
     CpuStream stream(std::make_shared<ThreadTeam>(1));
-    fmt::print("{}", flags.prompt);
+    fmt::print("{}", begun);
     Tensor scores = writer.read(prompt);
     const Tensor key = Tensor::from<std::int64_t>({0});
     for (std::int64_t step = 0; step < flags.length; ++step) {
@@ -136,7 +139,8 @@ void add_sample(CLI::App& app, Action& action) {
   const auto flags = std::make_shared<SampleFlags>();
   CLI::App* command = app.add_subcommand("sample", "Writes a text by a language model of bytes that millrace train has trained");
   command->add_option("MODEL", flags->model, "The folder of a job, or its live.mr, model.mr or model.onnx")->required();
-  command->add_option("--prompt", flags->prompt, "What the text begins with; default: a new line");
+  command->add_option("--prompt", flags->prompt,
+                      "What the text begins with; default: a new line, or the first byte of an alphabet that has none");
   command->add_option("--length", flags->length, "Bytes behind the prompt")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
       ->capture_default_str();

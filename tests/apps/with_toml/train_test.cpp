@@ -567,6 +567,31 @@ clip_norm = 1.0
   check_refused({"sample", (job.folder / "a").string(), "--temperature", "0"}, 2, {"--temperature"});
 }
 
+TEST_CASE("without a prompt, a text of an alphabet without a new line begins with its first byte") {
+  Job job;
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "dcba";
+  write_text(job.folder / "text", text);
+  job.config = R"(epochs = 1
+[data]
+train = "text"
+format = "text"
+length = 30
+[[layer]]
+kind = "embedding"
+units = 3
+[[layer]]
+kind = "rnn"
+units = 4
+)";
+  REQUIRE(millrace_command(job.command("a", {"--quiet"})).code == 0);
+  const Ended ended = millrace_command({"sample", (job.folder / "a").string(), "--length", "9"});
+  INFO(ended.err);
+  CHECK(ended.code == 0);
+  CHECK(ended.out.size() == 11);
+  CHECK(ended.out.front() == static_cast<char>(read_npy(job.folder / "a" / "alphabet.npy").to_vector<std::uint8_t>().at(0)));
+}
+
 TEST_CASE("a job begins with the weights of another, and says which one does not fit") {
   Job job;
   REQUIRE(millrace_command(job.command("a", {"--quiet"})).code == 0);
