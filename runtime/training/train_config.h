@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -90,6 +91,9 @@ struct TrainConfig {
 
   std::string name;  ///< of the file, for errors
   std::string text;  ///< of the file
+  /// What the file says of the weights that the job trains, by `[table] key`, defaults included: all but epochs, seed, memory, checkpoints and the output. Equal for
+  /// files that mean the same.
+  std::map<std::string, std::string> meaning;
   std::uint64_t seed = 1;
   std::int64_t epochs = 0;
   std::string train, test, validation_file;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -437,6 +438,7 @@ class TrainJob {
 
   static std::string_view bytes_of(const Tensor& tensor) { return {static_cast<const char*>(tensor.raw()), tensor.bytes()}; }
 
+  static constexpr const char* configuration = "configuration";
   static constexpr const char* validation_data = "validation data";
   static constexpr const char* test_data = "test data";
 
@@ -459,10 +461,45 @@ class TrainJob {
     return policy.kind == MemoryPolicy::Kind::truncate ? to_string(policy) : "keep";
   }
 
+  /// A line `[table] key = value` for each key that the weights depend on.
+  static std::string lines_of(std::map<std::string, std::string> meaning, const std::string& cuts) {
+    meaning["[training] memory"] = cuts;
+    std::string lines;
+    for (const auto& [key, value] : meaning) lines += key + " = " + value + "\n";
+    return lines;
+  }
+
+  /// The first key in whose value two of these texts differ, with both; empty: there is none.
+  static std::string difference(const std::string& found, const std::string& own) {
+    const auto values = [](std::string_view lines) {
+      std::map<std::string_view, std::string_view> made;
+      while (!lines.empty()) {
+        const std::string_view line = lines.substr(0, lines.find('\n'));
+        lines.remove_prefix(std::min(lines.size(), line.size() + 1));
+        const std::size_t end = std::min(line.find(" = "), line.size());
+        made[line.substr(0, end)] = line.substr(std::min(line.size(), end + 3));
+      }
+      return made;
+    };
+    const auto there = values(found), here = values(own);
+    const auto value_in = [](const auto& all, std::string_view key) {
+      const auto at = all.find(key);
+      return at == all.end() ? std::string("nothing") : std::string(at->second);
+    };
+    std::set<std::string_view> keys;
+    for (const auto* all : {&there, &here})
+      for (const auto& [key, value] : *all) keys.insert(key);
+    for (const std::string_view key : keys)
+      if (const std::string one = value_in(there, key), other = value_in(here, key); one != other)
+        return fmt::format("{}: {} there, {} here", key, one, other);
+    return {};
+  }
+
   /// The properties that a checkpoint must share with this job.
   std::map<std::string, std::string> identity() const {
     const std::string cuts = cuts_of(options_.memory.value_or(config_.memory));
     std::map<std::string, std::string> made{{"config", sha256(config_.text + (cuts == cuts_of(config_.memory) ? "" : cuts))},
+                                            {configuration, lines_of(config_.meaning, cuts)},
                                             {"seed", std::to_string(seed_)},
                                             {"data", hash_of(data_.train)}};
     // The best weights so far were chosen by this validation.
@@ -481,7 +518,12 @@ class TrainJob {
       throw TrainingError(
           fmt::format("{}: expected a checkpoint of this job, found one with another {}", checkpoints_.path().string(), name));
     };
-    for (const char* name : {"config", "seed", "data"})
+    if (const auto there = found->fields.find(configuration); there == found->fields.end()) {  // a checkpoint of an earlier build
+      if (found->field("config") != identity_.at("config")) refuse("config");
+    } else if (const std::string key = difference(there->second, identity_.at(configuration)); !key.empty()) {
+      refuse("config: " + key);
+    }
+    for (const char* name : {"seed", "data"})
       if (found->field(name) != identity_.at(name)) refuse(name);
     for (const char* name : {validation_data, test_data}) {
       const auto there = found->fields.find(name);  // a checkpoint of an earlier build has none

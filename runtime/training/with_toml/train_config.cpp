@@ -6,6 +6,7 @@
 #include <limits>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <millrace/runtime/autodiff/memory_policy_text.h>
 #include <millrace/runtime/files/file.h>
@@ -21,6 +22,19 @@ constexpr std::int64_t most_steps = 1'000'000'000;
 constexpr std::int64_t most_units = 1 << 16;
 constexpr double most_number = 1e9;
 
+/// Names of enumerations whose values are 0, 1, …
+using Names = std::initializer_list<std::string_view>;
+const Names target_names{"sequence", "row", "tokens"};
+const Names layer_kinds{"lstm", "gru", "rnn", "linear", "embedding"};
+const Names directions{"forward", "reverse", "bidirectional"};
+const Names losses{"cross_entropy", "mse"};
+const Names poolings{"last", "average", "max"};
+/// 0: none is chosen; then those of Initialiser::Kind.
+const Names initialisers{"default",       "constant",   "uniform",   "normal",    "xavier_uniform",
+                         "xavier_normal", "he_uniform", "he_normal", "orthogonal"};
+const Names optimizers{"sgd", "adam", "adamw"};
+const Names schedules{"constant", "step", "exponential", "linear", "cosine"};
+
 void read_integer(const Table& table, std::string_view key, std::int64_t least, std::int64_t most, std::int64_t& to) {
   if (table.has(key)) to = table.integer(key, least, most);
 }
@@ -35,7 +49,7 @@ void read_text(const Table& table, std::string_view key, std::string& to) {
 }
 /// An enumeration whose values 0, 1, … have these names.
 template <class E>
-void read_choice(const Table& table, std::string_view key, std::initializer_list<std::string_view> names, E& to) {
+void read_choice(const Table& table, std::string_view key, Names names, E& to) {
   if (table.has(key)) to = static_cast<E>(table.one_of(key, names));
 }
 
@@ -131,7 +145,7 @@ void read_data(const Table& table, TrainConfig& config) {
       config.validation = table.number("validation", 0, 0.9);
   }
   if (table.has("format") && table.one_of("format", {"auto", "text"}) == 1) config.format = TrainConfig::Format::text;
-  read_choice(table, "targets", {"sequence", "row", "tokens"}, config.targets);
+  read_choice(table, "targets", target_names, config.targets);
   read_flag(table, "standardize", config.standardize);
   read_integer(table, "length", 1, most_units, config.length);
   check_files(table, config);
@@ -158,9 +172,9 @@ LayerSpec layer_of(const Table& table) {
   table.only({"kind", "units", "direction", "activation", "dropout"});
   LayerSpec layer;
   table.required("kind");
-  read_choice(table, "kind", {"lstm", "gru", "rnn", "linear", "embedding"}, layer.kind);
+  read_choice(table, "kind", layer_kinds, layer.kind);
   layer.units = table.integer("units", 1, most_units);
-  read_choice(table, "direction", {"forward", "reverse", "bidirectional"}, layer.direction);
+  read_choice(table, "direction", directions, layer.direction);
   read_text(table, "activation", layer.activation);
   read_number(table, "dropout", 0, 0.99, layer.dropout);
   layer.place = table.place();
@@ -169,8 +183,7 @@ LayerSpec layer_of(const Table& table) {
 
 void read_init(const Table& table, std::string_view key, std::optional<Initialiser>& to) {
   if (!table.has(key)) return;
-  const std::size_t which = table.one_of(
-      key, {"default", "constant", "uniform", "normal", "xavier_uniform", "xavier_normal", "he_uniform", "he_normal", "orthogonal"});
+  const std::size_t which = table.one_of(key, initialisers);
   if (which == 0) return;
   to = Initialiser{static_cast<Initialiser::Kind>(which - 1), 1};
   read_number(table, "init_scale", 0, most_number, to->scale);
@@ -185,8 +198,8 @@ void read_model(const Table& table, TrainConfig& config) {
     table.fail(
         table.required("start"),
         fmt::format("start: expected the name of a .safetensors file, such as the model.safetensors of a job, found {}", config.start));
-  read_choice(table, "loss", {"cross_entropy", "mse"}, model.loss);
-  read_choice(table, "pooling", {"last", "average", "max"}, model.pooling);
+  read_choice(table, "loss", losses, model.loss);
+  read_choice(table, "pooling", poolings, model.pooling);
   read_init(table, "init", model.init.input);
   read_init(table, "recurrent_init", model.init.recurrent);
   read_number(table, "forget_bias", -most_number, most_number, model.init.forget_bias);
@@ -205,7 +218,7 @@ void read_model(const Table& table, TrainConfig& config) {
 }
 
 void read_optimizer(const Table& table, OptimizerOptions& optimizer) {
-  read_choice(table, "optimizer", {"sgd", "adam", "adamw"}, optimizer.kind);
+  read_choice(table, "optimizer", optimizers, optimizer.kind);
   read_number(table, "momentum", 0, 1, optimizer.momentum);
   read_flag(table, "nesterov", optimizer.nesterov);
   if (optimizer.nesterov && optimizer.momentum == 0)
@@ -230,7 +243,7 @@ void read_optimizer(const Table& table, OptimizerOptions& optimizer) {
 void read_schedule(const Table& table, Schedule& schedule) {
   schedule.decay_steps = 0;
   schedule.every = 1000;
-  read_choice(table, "schedule", {"constant", "step", "exponential", "linear", "cosine"}, schedule.kind);
+  read_choice(table, "schedule", schedules, schedule.kind);
   read_number(table, "learning_rate", 0, most_number, schedule.base);
   read_integer(table, "warmup_steps", 0, most_steps, schedule.warmup);
   read_integer(table, "decay_steps", 0, most_steps, schedule.decay_steps);
@@ -272,6 +285,84 @@ void read_training(const Table& table, TrainConfig& config) {
     table.fail(table.required("memory"), error.what());
   }
   if (!config.model.is_recurrent()) refuse_idle(table, "memory", config.memory.kind == MemoryPolicy::Kind::keep, "a recurrent layer");
+}
+
+template <class E>
+std::string_view name_in(Names names, E value) {
+  return names.begin()[static_cast<std::size_t>(value)];
+}
+
+std::map<std::string, std::string> meaning_of(const TrainConfig& config) {
+  std::map<std::string, std::string> made;
+  std::string table;
+  const auto say = [&](const std::string& key, const auto& value) { made[table + " " + key] = fmt::format("{}", value); };
+  const auto say_text = [&](const std::string& key, const std::string& text) { say(key, fmt::format("{:?}", text)); };
+  const auto say_init = [&](const std::string& key, const std::optional<Initialiser>& init) {
+    say(key, name_in(initialisers, init ? static_cast<std::size_t>(init->kind) + 1 : 0));
+    if (init) say("init_scale", init->scale);
+  };
+  table = "[data]";
+  say_text("train", config.train);
+  say_text("test", config.test);
+  if (config.validation_file.empty())
+    say("validation", config.validation);
+  else
+    say_text("validation", config.validation_file);
+  say("format", config.format == TrainConfig::Format::text ? "text" : "auto");
+  say("targets", name_in(target_names, config.targets));
+  say("standardize", config.standardize);
+  say("length", config.length);
+  say_text("sequence_column", config.csv.sequence);
+  say("target_columns", config.csv.targets);
+  say("feature_columns", config.csv.features);
+  say_text("separator", std::string(1, config.csv.separator));
+  say("series", config.csv.series);
+  const ModelSpec& model = config.model;
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const LayerSpec& layer = model.layers[i];
+    table = fmt::format("[[layer]] {}", i + 1);
+    say("kind", name_in(layer_kinds, layer.kind));
+    say("units", layer.units);
+    say("direction", name_in(directions, layer.direction));
+    say_text("activation", layer.activation);
+    say("dropout", layer.dropout);
+  }
+  table = "[model]";
+  say("loss", name_in(losses, model.loss));
+  say("pooling", name_in(poolings, model.pooling));
+  say_init("init", model.init.input);
+  say_init("recurrent_init", model.init.recurrent);
+  say("forget_bias", model.init.forget_bias);
+  say_text("start", config.start);
+  if (model.decoder) {
+    table = "[decoder]";
+    say("units", model.decoder->units);
+    say("embedding", model.decoder->embedding);
+    say("beam", model.decoder->beam);
+    say("max_length", model.decoder->max_length);
+    say("length_penalty", model.decoder->length_penalty);
+  }
+  table = "[training]";
+  say("batch_sequences", config.batch.sequences);
+  say("batch_rows", config.batch.rows);
+  say("optimizer", name_in(optimizers, config.optimizer.kind));
+  say("momentum", config.optimizer.momentum);
+  say("nesterov", config.optimizer.nesterov);
+  say("beta1", config.optimizer.beta1);
+  say("beta2", config.optimizer.beta2);
+  say("epsilon", config.optimizer.epsilon);
+  say("weight_decay", config.optimizer.weight_decay);
+  say("schedule", name_in(schedules, config.schedule.kind));
+  say("learning_rate", config.schedule.base);
+  say("warmup_steps", config.schedule.warmup);
+  say("decay_steps", config.schedule.decay_steps);
+  say("every_steps", config.schedule.every);
+  say("factor", config.schedule.factor);
+  say("least_rate", config.schedule.least);
+  say("clip_norm", config.clipping.norm);
+  say("clip_value", config.clipping.value);
+  say("weights", config.narrow ? "bf16" : "f32");
+  return made;
 }
 
 TrainConfig config_of(const Table& root, std::string_view text, const std::string& name) {
@@ -316,6 +407,7 @@ TrainConfig config_of(const Table& root, std::string_view text, const std::strin
     table.only({"folder"});
     read_text(table, "folder", config.folder);
   }
+  config.meaning = meaning_of(config);
   return config;
 }
 

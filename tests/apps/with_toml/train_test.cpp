@@ -228,8 +228,62 @@ TEST_CASE("a signal that asks for an end leaves a checkpoint to go on from") {
   CHECK(process.wait() == 1);
   INFO(process.err());
   CHECK(process.err().find("--resume goes on from there") != std::string::npos);
-  job.config.replace(job.config.find("epochs = 4000"), 13, "epochs = 12");
-  check_refused(job.command("a", {"--resume", "--quiet"}), 1, {"another config"});
+  job.config.replace(job.config.find("units = 8"), 9, "units = 9");
+  check_refused(job.command("a", {"--resume", "--quiet"}), 1, {"another config: [[layer]] 1 units: 8 there, 9 here"});
+}
+
+TEST_CASE("a job goes on under a configuration that means the same, or has more epochs, and says which key differs") {
+  Job job;
+  REQUIRE(millrace_command(job.command("a", {"--quiet", "--epochs", "4"})).code == 0);
+  REQUIRE(millrace_command(job.command("b", {"--quiet", "--epochs", "14"})).code == 0);
+  job.config = R"(# what was learned so far goes on
+epochs = 14
+seed = 1
+[training]
+clip_norm = 1
+learning_rate = 2e-2   # a comment
+batch_sequences = 12
+beta1 = 0.9
+[checkpoint]
+every_steps = 7
+[data]
+standardize = true
+validation = 0.20
+test = 'test.npz'
+train = "train.npz"
+[[layer]]
+units = 8
+kind = "lstm"
+)";
+  REQUIRE(millrace_command(job.command("a", {"--quiet", "--resume"})).code == 0);
+  CHECK(job.file("a/model.safetensors") == job.file("b/model.safetensors"));
+  const auto differs = [&](const std::string& from, const std::string& to, const std::string& words) {
+    const std::string good = job.config;
+    job.config.replace(job.config.find(from), from.size(), to);
+    check_refused(job.command("a", {"--quiet", "--resume"}), 1, {words});
+    job.config = good;
+  };
+  differs("learning_rate = 2e-2", "learning_rate = 0.03", "another config: [training] learning_rate: 0.02 there, 0.03 here");
+  differs("test = 'test.npz'", "test = 'train.npz'", "another config: [data] test: \"test.npz\" there, \"train.npz\" here");
+  differs("[[layer]]", "[[layer]]\nkind = 'gru'\nunits = 4\n[[layer]]", "another config: [[layer]] 1 kind: lstm there, gru here");
+  differs("kind = \"lstm\"", "kind = \"lstm\"\n[[layer]]\nkind = 'gru'\nunits = 4",
+          "another config: [[layer]] 2 activation: nothing there, \"\" here");
+  differs("beta1 = 0.9", "memory = \"truncate(3)\"", "another config: [training] memory: keep there, truncate(3, 3) here");
+  differs("epochs = 14", "epochs = 2", "expected at least");
+}
+
+TEST_CASE("a checkpoint of an earlier build, which has the hash of its configuration alone, is resumed where the text is the same") {
+  Job job;
+  REQUIRE(millrace_command(job.command("a", {"--quiet", "--epochs", "2"})).code == 0);
+  training::CheckpointFolder checkpoints(job.folder / "a/checkpoints");
+  std::optional<training::Checkpoint> last = checkpoints.load();
+  REQUIRE(last);
+  REQUIRE(last->fields.erase("configuration") == 1);
+  checkpoints.save(*last);
+  job.config += "# a comment\n";
+  check_refused(job.command("a", {"--quiet", "--resume", "--epochs", "4"}), 1, {"another config"});
+  job.config.erase(job.config.find("# a comment"));
+  CHECK(millrace_command(job.command("a", {"--quiet", "--resume", "--epochs", "4"})).code == 0);
 }
 
 TEST_CASE("a torn checkpoint is skipped, and one of another seed or data refused") {

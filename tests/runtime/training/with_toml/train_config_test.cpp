@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -287,4 +290,109 @@ TEST_CASE("a decoder belongs to targets that are tokens, and those to a decoder"
           "c.toml:12: [model]: pooling: expected none beside [decoder]");
   refused(tokens + "[decoder]\nunits = 7\nembedding = 3\nbeam = 0\n", "c.toml:11: [decoder]: beam");
   refused("epochs = 3\n[data]\ntrain = \"a\"\nformat = \"text\"\ntargets = \"sequence\"\n", "targets: expected \"row\" of a text");
+}
+
+TEST_CASE("the meaning of a configuration is told apart by each key that weights depend on, and by nothing else") {
+  const std::string text = R"(epochs = 3
+[data]
+train = "a.csv"
+test = "b.csv"
+validation = 0.25
+targets = "sequence"
+standardize = false
+length = 100
+sequence_column = "id"
+target_columns = "y"
+feature_columns = ["x1", "x2"]
+separator = ";"
+[[layer]]
+kind = "lstm"
+units = 5
+direction = "forward"
+dropout = 0.1
+[[layer]]
+kind = "linear"
+units = 3
+activation = "relu"
+[model]
+loss = "mse"
+pooling = "last"
+init = "normal"
+recurrent_init = "orthogonal"
+init_scale = 0.5
+forget_bias = 0.5
+[training]
+batch_sequences = 8
+batch_rows = 70
+optimizer = "adam"
+learning_rate = 0.5
+beta1 = 0.8
+beta2 = 0.9
+epsilon = 0.001
+weight_decay = 0.1
+schedule = "cosine"
+warmup_steps = 4
+decay_steps = 6
+least_rate = 0.01
+clip_norm = 2.0
+clip_value = 3.0
+weights = "f32"
+)";
+  const auto meaning = [&](const std::string& from, const std::string& to) {
+    std::string other = text;
+    INFO(from);
+    REQUIRE(other.find(from) != other.npos);
+    other.replace(other.find(from), from.size(), to);
+    return parse_train_config(other, "c.toml").meaning;
+  };
+  const auto whole = parse_train_config(text, "c.toml").meaning;
+  const std::vector<std::array<std::string, 3>> changes{{"a.csv", "c.csv", "[data] train"},
+                                                        {"b.csv", "c.csv", "[data] test"},
+                                                        {"0.25", "0.5", "[data] validation"},
+                                                        {"0.25", "\"v.csv\"", "[data] validation"},
+                                                        {"standardize = false", "standardize = true", "[data] standardize"},
+                                                        {"\"id\"", "\"name\"", "[data] sequence_column"},
+                                                        {"\"y\"", "[\"y\", \"z\"]", "[data] target_columns"},
+                                                        {"[\"x1\", \"x2\"]", "\"x1, x2\"", "[data] feature_columns"},
+                                                        {"\";\"", "\":\"", "[data] separator"},
+                                                        {"units = 5", "units = 6", "[[layer]] 1 units"},
+                                                        {"forward", "reverse", "[[layer]] 1 direction"},
+                                                        {"dropout = 0.1", "dropout = 0.2", "[[layer]] 1 dropout"},
+                                                        {"kind = \"linear\"", "kind = \"embedding\"", "[[layer]] 2 kind"},
+                                                        {"relu", "tanh", "[[layer]] 2 activation"},
+                                                        {"mse", "cross_entropy", "[model] loss"},
+                                                        {"\"last\"", "\"max\"", "[model] pooling"},
+                                                        {"\"normal\"", "\"uniform\"", "[model] init"},
+                                                        {"orthogonal", "uniform", "[model] recurrent_init"},
+                                                        {"init_scale = 0.5", "init_scale = 0.25", "[model] init_scale"},
+                                                        {"forget_bias = 0.5", "forget_bias = 2", "[model] forget_bias"},
+                                                        {"batch_sequences = 8", "batch_sequences = 9", "[training] batch_sequences"},
+                                                        {"batch_rows = 70", "batch_rows = 0", "[training] batch_rows"},
+                                                        {"\"adam\"", "\"adamw\"", "[training] optimizer"},
+                                                        {"learning_rate = 0.5", "learning_rate = 0.25", "[training] learning_rate"},
+                                                        {"beta1 = 0.8", "beta1 = 0.7", "[training] beta1"},
+                                                        {"beta2 = 0.9", "beta2 = 0.8", "[training] beta2"},
+                                                        {"epsilon = 0.001", "epsilon = 0.01", "[training] epsilon"},
+                                                        {"weight_decay = 0.1", "weight_decay = 0", "[training] weight_decay"},
+                                                        {"cosine", "linear", "[training] schedule"},
+                                                        {"warmup_steps = 4", "warmup_steps = 5", "[training] warmup_steps"},
+                                                        {"decay_steps = 6", "decay_steps = 5", "[training] decay_steps"},
+                                                        {"least_rate = 0.01", "least_rate = 0.02", "[training] least_rate"},
+                                                        {"clip_norm = 2.0", "clip_norm = 1.0", "[training] clip_norm"},
+                                                        {"clip_value = 3.0", "clip_value = 1.0", "[training] clip_value"},
+                                                        {"\"f32\"", "\"bf16\"", "[training] weights"}};
+  for (const auto& [from, to, key] : changes) {
+    INFO(key);
+    const auto other = meaning(from, to);
+    REQUIRE(other.contains(key));
+    CHECK(other.size() == whole.size());
+    for (const auto& [name, value] : other) CHECK((whole.at(name) == value) == (name != key));
+  }
+  for (const auto& [from, to] :
+       std::vector<std::pair<std::string, std::string>>{{"epochs = 3", "# more\nepochs =   4"},
+                                                        {"length = 100\n", ""},
+                                                        {"standardize = false\n", ""},
+                                                        {"0.25", "25e-2"},
+                                                        {"[training]", "[checkpoint]\nevery_steps = 3\n[training]"}})
+    CHECK(meaning(from, to) == whole);
 }
