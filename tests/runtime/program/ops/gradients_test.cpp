@@ -3,9 +3,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <optional>
 #include <set>
+#include <string>
 
 #include <millrace/kernels/cast.h>
 #include <millrace/kernels/elementwise.h>
@@ -474,7 +478,29 @@ TEST_CASE("the gradient of dropout drops what the values dropped") {
   }
 }
 
-TEST_CASE("every op has a gradient rule, or cuts gradients, or stands here with the reason why it has none") {
+/// The ops in the second cells of the table of docs/ops.md that is headed so.
+static std::set<std::string> listed_on_page() {
+  const char* named = std::getenv("MILLRACE_SOURCE");
+  const std::filesystem::path source =
+      named != nullptr ? std::filesystem::path(named) : std::filesystem::path(__FILE__).parent_path() / "../../../..";
+  std::ifstream page(source / "docs/ops.md");
+  REQUIRE(page.good());
+  std::string line;
+  while (std::getline(page, line) && !line.ends_with("| ops without a gradient rule |")) {
+  }
+  std::set<std::string> names;
+  while (std::getline(page, line) && line.starts_with("|")) {
+    const std::string cell = line.substr(line.find('|', 1));
+    for (std::size_t at = cell.find('`'); at != cell.npos; at = cell.find('`', at)) {
+      const std::size_t end = cell.find('`', at + 1);
+      names.insert(cell.substr(at + 1, end - at - 1));
+      at = end + 1;
+    }
+  }
+  return names;
+}
+
+TEST_CASE("every op has a gradient rule, or cuts gradients, or stands here and on the page of ops with the reason why it has none") {
   const std::pair<const char*, std::vector<const char*>> without[] = {
       {"it serves with weights of i8, which nothing trains",
        {"quantize_rows", "matmul_int8", "round_to_bytes", "matmul_bytes", "quantize_bytes", "matmul_integer"}},
@@ -524,6 +550,7 @@ TEST_CASE("every op has a gradient rule, or cuts gradients, or stands here with 
     CHECK((def.gradient ? 1 : 0) + (def.cuts_gradient ? 1 : 0) + (listed.contains(name) ? 1 : 0) == 1);
   }
   for (const std::string& name : listed) CHECK(registry->find(name) != nullptr);
+  CHECK(listed_on_page() == listed);
 }
 
 TEST_CASE("an op from outside the tree has a gradient rule of its own") {
