@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -99,7 +100,8 @@ Optimizer::Optimizer(const OptimizerOptions& options) : options_(options) {
   expect(!options.nesterov || options.momentum > 0, "a momentum above 0 for Nesterov's", options.momentum);
   expect(options.beta1 >= 0 && options.beta1 < 1, "beta1 in [0, 1)", options.beta1);
   expect(options.beta2 >= 0 && options.beta2 < 1, "beta2 in [0, 1)", options.beta2);
-  expect(options.epsilon >= 0, "a finite epsilon of at least 0", options.epsilon);
+  // Without it, a weight whose gradients are all 0 would become 0 / 0.
+  expect(options.epsilon >= std::numeric_limits<float>::denorm_min(), "a finite epsilon above 0 that f32 holds", options.epsilon);
   expect(options.weight_decay >= 0, "a finite weight decay of at least 0", options.weight_decay);
 }
 

@@ -83,6 +83,8 @@ Dataset read_ragged(const std::filesystem::path& path, Targets targets) {
   const std::string name = path.string();
   const std::map<std::string, Tensor> all = tensors_of(path);
   Tensor rows = needed(all, "rows", name);
+  if (rows.dtype() == DType::boolean)
+    throw DTypeError(name + ", rows: expected floating values, or integers as numbers of words, found " + rows.to_string());
   rows = is_floating(rows.dtype()) ? as_column(rows) : as_integers(rows, name + ", rows");
   try {
     const LoD lod = lod_of(all, "lengths", name);

@@ -541,6 +541,13 @@ def test_optimizers_are_those_of_pytorch(ours, theirs):
         optimizer.update(weights, {"z": gradient}, 0.1)
 
 
+@pytest.mark.parametrize("eps", [0.0, -1e-8, float("nan"), float("inf")])
+def test_an_epsilon_that_is_not_above_0_and_finite_is_refused(eps):
+    for made in (mr.Adam, mr.AdamW):
+        with pytest.raises(mr.ArgumentError, match="expected a finite epsilon above 0"):
+            made(eps=eps)
+
+
 def test_a_weight_that_was_made_narrow_is_no_weight_of_the_program_any_more(tmp_path):
     program = mr.Program()
     with program:

@@ -3,6 +3,9 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -119,8 +122,15 @@ TEST_CASE("what does not fit is refused, and changes nothing") {
   options.beta1 = 1;
   CHECK_THROWS_AS(Optimizer{options}, ArgumentError);
   options = {};
-  options.epsilon = std::numeric_limits<double>::infinity();
-  CHECK_THROWS_WITH_AS(Optimizer{options}, "optimizer: expected a finite epsilon of at least 0, found inf", ArgumentError);
+  for (const auto& [epsilon, found] : std::vector<std::pair<double, std::string>>{{std::numeric_limits<double>::infinity(), "inf"},
+                                                                                  {std::numeric_limits<double>::quiet_NaN(), "nan"},
+                                                                                  {0, "0"},
+                                                                                  {-1e-8, "-1e-08"},
+                                                                                  {1e-60, "1e-60"}}) {
+    options.epsilon = epsilon;
+    const std::string what = "optimizer: expected a finite epsilon above 0 that f32 holds, found " + found;
+    CHECK_THROWS_WITH_AS(Optimizer{options}, what.c_str(), ArgumentError);
+  }
 }
 
 TEST_CASE("a weight that is no longer like its state is refused before any weight has changed") {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/files/npz.h>
@@ -51,6 +53,18 @@ TEST_CASE("numbers of one axis are rows of one number, integers of any width are
   write_npz(folder / "d.npz", all);
   CHECK_THROWS_WITH_AS(read_ragged(folder / "d.npz", Targets::sequence),
                        doctest::Contains("d.npz: expected classes from 0 on, found -1 as target 1"), IndexError);
+}
+
+TEST_CASE("rows of booleans are an error that says what they are") {
+  const ScratchFolder folder;
+  Tensor rows(DType::boolean, {3, 2});
+  std::fill_n(rows.mutable_data<bool>(), 6, true);
+  rows.storage()->mark_written();
+  write_npz(folder / "a.npz",
+            {{"rows", rows}, {"lengths", Tensor::from<std::int64_t>({1, 2})}, {"labels", Tensor::from<std::int64_t>({0, 1})}});
+  CHECK_THROWS_WITH_AS(read_ragged(folder / "a.npz", Targets::sequence),
+                       doctest::Contains("a.npz, rows: expected floating values, or integers as numbers of words, found bool[3, 2]"),
+                       DTypeError);
 }
 
 TEST_CASE("a label that the dtype of the values does not hold is an error that says the number as it was given") {
