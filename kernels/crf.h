@@ -38,9 +38,11 @@ Tensor crf_log_partition(const Tensor& emission, const Tensor& weights, const Lo
 Tensor crf_log_likelihood(const Tensor& emission, const Tensor& weights, const Tensor& tags, const LoD& lod, StreamRef stream);
 
 /// The gradient of Σ gradient[n]·log-likelihood[n], both [N, 1] of the dtype of the emissions: of `emission`, gradient[n]·(1 where the tag is
-/// the row's, else 0, less its probability); of a weight, the number of times that the tags use it less the number expected. From
-/// forward–backward sums in f64 over ascending tags, each as log_partition has them; the sequences' shares of the weights' gradient are added
-/// in order. On the CPU alone: UnsupportedError elsewhere.
+/// the row's, else 0, less its probability); of a weight, the number of times that the tags use it less the number expected. In f64. A step forwards
+/// multiplies the exponentials below the greatest alpha with those of the weights below the greatest that leads to the same tag; a sum below 2^-900 is
+/// taken as log_partition takes it, so that scores may lie apart as far as they like. Backwards, a tag's probability is shared among the terms of its
+/// sum; shares below 2^-122 may be lost. The sums over tags and over steps are dot products in the order of gemm.h; the sequences' shares of the
+/// weights' gradient are added in order. On the CPU alone: UnsupportedError elsewhere.
 struct CrfGradient {
   Tensor emission;  ///< [rows, K]
   Tensor weights;   ///< [K + 2, K]

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cpu/crf.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
+#include <utility>
 
 #include <millrace/kernels/cpu/fold_kernels.h>
 #include <millrace/kernels/cpu/index.h>
+#include <millrace/kernels/cpu/matmul_rows.h>
 #include <millrace/kernels/cpu/rows_along.h>
 #include <millrace/kernels/cpu/sequences.h>
+#include <millrace/kernels/cpu/transpose_kernels.h>
 #include <millrace/kernels/cpu/unary_kernels.h>
 
 namespace millrace::cpu {
@@ -100,24 +105,60 @@ struct Viterbi {
   std::vector<std::int32_t> backs;
 };
 
+/// log Σ exp of rows of terms.
+template <class Wide>
+class LogSums {
+ public:
+  explicit LogSums(std::int64_t n) : n_(n), terms_(static_cast<std::size_t>(sum_rows * n)) {}
+
+  /// to[r] = log Σ_i exp(alpha[i] + weights[r·n + i]) of `count` rows.
+  void run(const Wide* alpha, const Wide* weights, std::int64_t count, Wide* to) {
+    for (std::int64_t first = 0; first < count; first += sum_rows)
+      some(alpha, weights + first * n_, std::min<std::int64_t>(sum_rows, count - first), to + first);
+  }
+  Wide one(const Wide* alpha, const Wide* weights) {
+    Wide sum{};
+    run(alpha, weights, 1, &sum);
+    return sum;
+  }
+
+ private:
+  void some(const Wide* alpha, const Wide* weights, std::int64_t count, Wide* to) {
+    const Wide* rows[sum_rows] = {};
+    Wide most[sum_rows] = {}, sums[sum_rows] = {};
+    for (std::int64_t r = 0; r < count; ++r) {
+      Wide* terms = terms_.data() + r * n_;
+      rows[r] = terms;
+      for (std::int64_t i = 0; i < n_; ++i) terms[i] = alpha[i] + weights[r * n_ + i];
+    }
+    extremes(true, rows, count, n_, most);
+    for (std::int64_t r = 0; r < count; ++r) {
+      Wide* terms = terms_.data() + r * n_;
+      for (std::int64_t i = 0; i < n_; ++i) terms[i] -= most[r];
+    }
+    unary_run(Unary::exp, {}, terms_.data(), terms_.data(), static_cast<std::size_t>(count * n_));
+    ordered_sums(rows, count, n_, sums);
+    for (std::int64_t r = 0; r < count; ++r) to[r] = std::isfinite(most[r]) ? most[r] + std::log(sums[r]) : most[r];
+  }
+
+  std::int64_t n_;
+  std::vector<Wide> terms_;
+};
+
+/// Row j: the weights of the ways from each tag to tag j, in the order in which a step adds them up.
+template <class T, class Wide>
+std::vector<Wide> weights_into(const Crf<T, Wide>& crf) {
+  std::vector<Wide> into(static_cast<std::size_t>(crf.tags * crf.tags));
+  transpose_rows(bits_of(crf.from(0)), crf.tags, bits_of(into.data()), crf.tags, crf.tags, crf.tags);
+  return into;
+}
+
 /// Room of one thread for log-partitions.
 template <class T, class Wide>
 struct Forward {
-  explicit Forward(const Crf<T, Wide>& of) : crf(of), n(of.tags), row(size()), alpha(size()), next(size()), terms(size()) {}
+  Forward(const Crf<T, Wide>& of, const std::vector<Wide>& weights)
+      : crf(of), into(weights), n(of.tags), row(size()), alpha(size()), next(size()), sums(n) {}
   std::size_t size() const { return static_cast<std::size_t>(n); }
-
-  /// log Σ exp(alpha[i] + weights[i·step]).
-  Wide log_sum(const Wide* weights, std::int64_t step) {
-    for (std::int64_t i = 0; i < n; ++i) terms[static_cast<std::size_t>(i)] = alpha[static_cast<std::size_t>(i)] + weights[i * step];
-    const Wide most = extreme(true, terms.data(), n);
-    if (!std::isfinite(most)) return most;
-    for (Wide& term : terms) term -= most;
-    unary_run(Unary::exp, {}, terms.data(), terms.data(), terms.size());
-    const Wide* rows[] = {terms.data()};
-    Wide sum{};
-    ordered_sums(rows, 1, n, &sum);
-    return most + std::log(sum);
-  }
 
   Wide sequence(std::int64_t begin, std::int64_t end) {
     if (begin == end) return 0;
@@ -125,16 +166,18 @@ struct Forward {
     for (std::int64_t j = 0; j < n; ++j) alpha[static_cast<std::size_t>(j)] = crf.start()[j] + row[static_cast<std::size_t>(j)];
     for (std::int64_t t = begin + 1; t < end; ++t) {
       crf.emission.row(t, row.data());
-      for (std::int64_t j = 0; j < n; ++j)
-        next[static_cast<std::size_t>(j)] = log_sum(crf.from(0) + j, n) + row[static_cast<std::size_t>(j)];
+      sums.run(alpha.data(), into.data(), n, next.data());
+      for (std::int64_t j = 0; j < n; ++j) next[static_cast<std::size_t>(j)] += row[static_cast<std::size_t>(j)];
       alpha.swap(next);
     }
-    return log_sum(crf.end(), 1);
+    return sums.one(alpha.data(), crf.end());
   }
 
   const Crf<T, Wide>& crf;
+  const std::vector<Wide>& into;
   std::int64_t n;
-  std::vector<Wide> row, alpha, next, terms;
+  std::vector<Wide> row, alpha, next;
+  LogSums<Wide> sums;
 };
 
 template <class T, class Wide>
@@ -188,9 +231,10 @@ void crf_likelihood(const char* op, const Tensor& emission, const Tensor& weight
     const Crf<T, Wide> crf(emission, weights);
     const auto offsets = row_offsets(lod);
     T* to = static_cast<T*>(out.raw_mutable());
+    const std::vector<Wide> into = normalised ? weights_into(crf) : std::vector<Wide>();
     const std::int64_t cost = normalised ? 8 * crf.tags * crf.tags : 4;
     team.parallel(out.dim(0), sequences_grain(lod, cost), [&](std::int64_t begin, std::int64_t end) {
-      Forward<T, Wide> forward(crf);
+      Forward<T, Wide> forward(crf, into);
       for (std::int64_t n = begin; n < end; ++n) {
         const std::int64_t first = offsets[static_cast<std::size_t>(n)], last = offsets[static_cast<std::size_t>(n) + 1];
         const Wide all = normalised ? forward.sequence(first, last) : Wide{};
@@ -203,76 +247,147 @@ void crf_likelihood(const char* op, const Tensor& emission, const Tensor& weight
 
 namespace {
 
-/// log Σ exp of terms, ascending; −∞ of none that is possible.
-double log_sum_exp(const std::vector<double>& terms) {
-  const double most = extreme(true, terms.data(), static_cast<std::int64_t>(terms.size()));
-  if (!std::isfinite(most)) return most;
-  double sum = 0;
-  for (const double term : terms) sum += std::exp(term - most);
-  return most + std::log(sum);
-}
+/// exp of the weights of a step, each divided by the greatest of those that lead to its tag: a step of the sums over all prefixes is the product of
+/// one row with a matrix. Rows are `width` long, zeros behind the tags: whole vectors.
+struct StepPowers {
+  explicit StepPowers(std::vector<double> weights, std::int64_t tags)
+      : n(tags),
+        width((tags + 7) / 8 * 8),
+        into(std::move(weights)),
+        greatest(size(n)),
+        into_powers(size(n * width)),
+        from_powers(size(n * width)) {
+    for (std::int64_t j = 0; j < n; ++j) {
+      const double most = greatest[size(j)] = extreme(true, into.data() + j * n, n);
+      if (!std::isfinite(most)) continue;  // zeros: the sums of this tag are taken by themselves
+      double* powers = into_powers.data() + j * width;
+      for (std::int64_t i = 0; i < n; ++i) powers[i] = into[size(j * n + i)] - most;
+      unary_run(Unary::exp, {}, powers, powers, size(n));
+    }
+    transpose_rows(bits_of(std::as_const(into_powers).data()), width, bits_of(from_powers.data()), width, n, n);
+  }
+  static std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+  const double* into_tag(std::int64_t tag) const { return into.data() + tag * n; }
+
+  std::int64_t n, width;
+  std::vector<double> into;  ///< weights_into
+  std::vector<double> greatest;
+  std::vector<double> into_powers, from_powers;  ///< [to, from] and [from, to]
+};
 
 /// Forward–backward sums of one sequence after another; what they give is added up for the weights.
+///
+/// A step forwards: alpha[t, j] = log Σ_i exp(alpha[t − 1, i] + w[i, j]) + e[t, j], where the sum is that of u[i]·p[i, j]: u and p are the exponentials below
+/// the greatest alpha and the greatest w into j. A sum below `least_sum`, in which terms may be missing that are no numbers of f64, is taken from the
+/// logarithms below its own greatest term instead. Backwards, of the probability of tag j at t a share of u[i]·p[i, j] / sum came from tag i: nothing
+/// is exponentiated again. (Shares below 2^-122 may be lost.)
 template <class T>
 struct ForwardBackward {
-  explicit ForwardBackward(const Crf<T, double>& of) : crf(of), n(of.tags), terms(size(n)) {}
+  ForwardBackward(const Crf<T, double>& of, const StepPowers& step)
+      : crf(of), powers(step), n(of.tags), row(size(n)), share_of(size(n)), now(size(n)), before(size(step.width)), log_sums(n) {}
   static std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
-  double at(const std::vector<double>& of, std::int64_t t, std::int64_t k) const { return of[size(t * n + k)]; }
+  static constexpr double least_sum = 0x1p-900;
 
-  /// alpha[t, j]: all prefixes that end with j at t, its emission included; beta[t, i]: all suffixes behind i at t.
-  void sums(std::int64_t begin, std::int64_t end) {
-    const std::int64_t steps = end - begin;
-    alpha.assign(size(steps * n), 0);
-    beta.assign(size(steps * n), 0);
-    for (std::int64_t t = 0; t < steps; ++t)
-      for (std::int64_t j = 0; j < n; ++j) {
-        double before = crf.start()[j];
-        if (t > 0) {
-          for (std::int64_t i = 0; i < n; ++i) terms[size(i)] = at(alpha, t - 1, i) + crf.from(i)[j];
-          before = log_sum_exp(terms);
-        }
-        alpha[size(t * n + j)] = before + crf.emission.at(begin + t, j);
-      }
-    for (std::int64_t t = steps - 1; t >= 0; --t)
-      for (std::int64_t i = 0; i < n; ++i) {
-        if (t == steps - 1) {
-          beta[size(t * n + i)] = crf.end()[i];
-          continue;
-        }
-        for (std::int64_t j = 0; j < n; ++j) terms[size(j)] = (crf.from(i)[j] + crf.emission.at(begin + t + 1, j)) + at(beta, t + 1, j);
-        beta[size(t * n + i)] = log_sum_exp(terms);
-      }
-    for (std::int64_t j = 0; j < n; ++j) terms[size(j)] = at(alpha, steps - 1, j) + crf.end()[j];
-    total = log_sum_exp(terms);
+  const double* alphas(std::int64_t t) const { return alpha.data() + t * n; }
+  double* sums_at(std::int64_t t) { return sums.data() + t * powers.width; }
+
+  /// alpha[t, j]: the logarithm of the sum over all prefixes that end with j at t, its emission included; of the step to t: `below`, the exponentials at
+  /// t − 1, and `sums`, 0 for those that were taken from logarithms.
+  void forward(std::int64_t begin, std::int64_t steps) {
+    alpha.resize(size(steps * n));
+    below.resize(size(steps * n));
+    sums.resize(size(steps * powers.width));
+    for (std::int64_t t = 0; t < steps; ++t) {
+      double* to = alpha.data() + t * n;
+      crf.emission.row(begin + t, row.data());
+      if (t == 0)
+        std::copy_n(crf.start(), n, to);
+      else
+        step(alphas(t - 1), below.data() + (t - 1) * n, sums_at(t), to);
+      for (std::int64_t j = 0; j < n; ++j) to[j] += row[size(j)];
+    }
   }
 
-  /// `rows`: where the gradient of row `begin` goes; `share` [K + 2, K] is added to.
+  void step(const double* from, double* u, double* sum, double* to) {
+    const double most = extreme(true, from, n);
+    for (std::int64_t i = 0; i < n; ++i) u[i] = std::isfinite(most) ? from[i] - most : impossible;
+    unary_run(Unary::exp, {}, u, u, size(n));
+    matmul_row(u, powers.from_powers.data(), sum, 1, n, powers.width);
+    for (std::int64_t j = 0; j < n; ++j) {
+      const bool whole = sum[j] >= least_sum;
+      to[j] = whole ? (most + powers.greatest[size(j)]) + std::log(sum[j]) : log_sums.one(from, powers.into_tag(j));
+      if (!whole) sum[j] = 0;
+    }
+  }
+
+  /// From the probabilities `now` of the tags at t to those at t − 1. sums[t] becomes now / sums; of sums that were taken from logarithms, the
+  /// probabilities of each way are taken off `ways` [from, to] at once.
+  void step_back(std::int64_t t, double* ways) {
+    double* factors = sums_at(t);
+    const double* u = below.data() + (t - 1) * n;
+    apart.clear();
+    for (std::int64_t j = 0; j < n; ++j) {
+      if (factors[j] == 0 && now[size(j)] != 0) apart.push_back(j);
+      factors[j] = factors[j] == 0 ? 0 : now[size(j)] / factors[j];
+    }
+    matmul_row(factors, powers.into_powers.data(), before.data(), 1, n, powers.width);
+    for (std::int64_t i = 0; i < n; ++i) before[size(i)] *= u[i];
+    for (const std::int64_t j : apart) {
+      const double *from = alphas(t - 1), *weights = powers.into_tag(j);
+      const double all = log_sums.one(from, weights);
+      for (std::int64_t i = 0; i < n; ++i) share_of[size(i)] = (from[i] + weights[i]) - all;
+      unary_run(Unary::exp, {}, share_of.data(), share_of.data(), size(n));
+      for (std::int64_t i = 0; i < n; ++i) {
+        const double way = share_of[size(i)] * now[size(j)];
+        before[size(i)] += way;
+        ways[i * n + j] -= way;
+      }
+    }
+    std::copy_n(before.data(), n, now.data());
+  }
+
+  /// `rows`: where the gradient of row `begin` goes; `share` [K + 2, K] holds zeros.
   void sequence(std::int64_t begin, std::int64_t end, const std::int64_t* path, double gradient, T* rows, double* share) {
     if (begin == end) return;
-    sums(begin, end);
     const std::int64_t steps = end - begin;
-    const auto weight = [&](std::int64_t at_row, std::int64_t tag) -> double& { return share[at_row * n + tag]; };
-    for (std::int64_t t = 0; t < steps; ++t)
+    double* ways = share + 2 * n;
+    forward(begin, steps);
+    const double* last = alphas(steps - 1);
+    const double total = log_sums.one(last, crf.end());
+    for (std::int64_t j = 0; j < n; ++j) now[size(j)] = (last[j] + crf.end()[j]) - total;
+    unary_run(Unary::exp, {}, now.data(), now.data(), size(n));
+    for (std::int64_t t = steps - 1; t >= 0; --t) {
       for (std::int64_t k = 0; k < n; ++k) {
-        const double right = path[begin + t] == k ? 1 : 0;
-        const double excess = gradient * (right - std::exp((at(alpha, t, k) + at(beta, t, k)) - total));
+        const double excess = gradient * ((path[begin + t] == k ? 1 : 0) - now[size(k)]);
         rows[t * n + k] = convert_element<T>(excess);
-        if (t == 0) weight(0, k) += excess;
-        if (t == steps - 1) weight(1, k) += excess;
+        if (t == 0) share[k] = excess;
+        if (t == steps - 1) share[n + k] = excess;
       }
-    for (std::int64_t t = 1; t < steps; ++t)
-      for (std::int64_t i = 0; i < n; ++i)
-        for (std::int64_t j = 0; j < n; ++j) {
-          const double right = path[begin + t - 1] == i && path[begin + t] == j ? 1 : 0;
-          const double passing = ((at(alpha, t - 1, i) + crf.from(i)[j]) + crf.emission.at(begin + t, j)) + at(beta, t, j);
-          weight(2 + i, j) += gradient * (right - std::exp(passing - total));
-        }
+      if (t > 0) step_back(t, ways);
+    }
+    if (steps > 1) add_ways(begin, steps, path, gradient, ways);
   }
 
+  /// `ways`: those of `path` less what is expected, times `gradient`.
+  void add_ways(std::int64_t begin, std::int64_t steps, const std::int64_t* path, double gradient, double* ways) {
+    const std::int64_t width = powers.width;
+    turned.resize(size(n * (steps - 1)));
+    expected.resize(size(n * width));
+    transpose_rows(bits_of(std::as_const(below).data()), n, bits_of(turned.data()), steps - 1, n, steps - 1);
+    matmul_row(turned.data(), sums_at(1), expected.data(), n, steps - 1, width);
+    for (std::int64_t t = begin + 1; t < begin + steps; ++t) ways[path[t - 1] * n + path[t]] += 1;
+    for (std::int64_t i = 0; i < n; ++i)
+      for (std::int64_t j = 0; j < n; ++j)
+        ways[i * n + j] = gradient * (ways[i * n + j] - expected[size(i * width + j)] * powers.from_powers[size(i * width + j)]);
+  }
+
+  static constexpr double impossible = -std::numeric_limits<double>::infinity();
   const Crf<T, double>& crf;
+  const StepPowers& powers;
   std::int64_t n;
-  double total = 0;
-  std::vector<double> terms, alpha, beta;
+  std::vector<double> row, share_of, now, before, alpha, below, sums, turned, expected;
+  std::vector<std::int64_t> apart;
+  LogSums<double> log_sums;
 };
 
 /// Sequences whose shares of the weights' gradient are held at a time.
@@ -286,6 +401,7 @@ void crf_gradient(const char* op, const Tensor& emission, const Tensor& weights,
   visit_floats(emission.dtype(), [&](auto element, auto) {
     using T = decltype(element);
     const Crf<T, double> crf(emission, weights);
+    const StepPowers powers(weights_into(crf), crf.tags);
     const WideRows<T, double> gradients(gradient);
     const auto offsets = row_offsets(lod);
     const std::int64_t sequences = gradient.dim(0), size = weights.elements();
@@ -295,7 +411,7 @@ void crf_gradient(const char* op, const Tensor& emission, const Tensor& weights,
       const std::int64_t count = std::min(gradient_window, sequences - first);
       shares.assign(static_cast<std::size_t>(count * size), 0);
       team.parallel(count, sequences_grain(lod, crf.tags * crf.tags), [&](std::int64_t begin, std::int64_t end) {
-        ForwardBackward<T> pass(crf);
+        ForwardBackward<T> pass(crf, powers);
         for (std::int64_t n = begin; n < end; ++n) {
           const std::int64_t from = offsets[static_cast<std::size_t>(first + n)], to = offsets[static_cast<std::size_t>(first + n) + 1];
           pass.sequence(from, to, path.data(), gradients.at(first + n, 0), rows + from * crf.tags, shares.data() + n * size);

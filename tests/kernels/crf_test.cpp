@@ -28,24 +28,33 @@ double path_score(const reference::Values& e, const reference::Values& w, const 
   return score;
 }
 
+/// All paths of `steps` tags.
+template <class F>
+void each_path(std::int64_t tags, std::int64_t steps, F&& f) {
+  Tags path(static_cast<std::size_t>(steps), 0);
+  for (bool more = true; more;) {
+    f(path);
+    more = false;
+    for (std::size_t at = 0; at < path.size() && !more; ++at) {
+      more = ++path[at] < tags;
+      if (!more) path[at] = 0;
+    }
+  }
+}
+
 Enumerated enumerate(const reference::Values& e, const reference::Values& w, std::int64_t begin, std::int64_t end) {
   Enumerated found;
-  Tags path(static_cast<std::size_t>(end - begin), 0);
   double sum = 0;
   bool first = true;
-  for (bool more = true; more;) {
+  each_path(e.dims[1], end - begin, [&](const Tags& path) {
     const double score = path_score(e, w, path, begin);
     sum += std::exp(score);
     if (first || score > found.best_score) {
       found.best = path;
       found.best_score = score;
     }
-    first = more = false;
-    for (std::size_t at = 0; at < path.size() && !more; ++at) {
-      more = ++path[at] < e.dims[1];
-      if (!more) path[at] = 0;
-    }
-  }
+    first = false;
+  });
   found.log_partition = std::log(sum);
   return found;
 }
@@ -198,6 +207,86 @@ TEST_CASE("a sequence has the same bits alone and in a crowd, with 1 or 2 thread
     CHECK(same_bits(path.tags, whole.tags.rows(begin, end)));
     CHECK(same_bits(path.scores, whole.scores.rows(n, n + 1)));
     CHECK(same_bits(crf_log_partition(e.rows(begin, end), w, alone, two.stream(0)), partition.rows(n, n + 1)));
+  }
+}
+
+TEST_CASE("the gradient is what the tags use less what all paths expect, also where their scores are hundreds and thousands apart") {
+  CpuDevice device;
+  const double never = -std::numeric_limits<double>::infinity();
+  for (const std::uint64_t seed : seeds(40))
+    for (const double range : {2.0, 600.0, 3000.0}) {
+      INFO("seed ", seed, " range ", range);
+      const Case at(seed, DType::f64);
+      const std::int64_t tags = at.tags;
+      auto emission = reference::values(at.emission), weights = reference::values(at.weights);
+      Random random(seed + 1000);
+      for (double& x : emission.at) x *= range / 2;
+      for (double& x : weights.at) x = random.between(0, 9) == 0 && tags > 2 ? (random.between(0, 1) == 0 ? never : -1e5) : x * range / 2;
+      const Tensor e = Tensor::from(emission.at, emission.dims), w = Tensor::from(weights.at, weights.dims);
+      std::vector<double> gradient;
+      for (std::int64_t n = 0; n < at.lod.sequences(0); ++n) gradient.push_back(0.5 + static_cast<double>(n));
+      const CrfGradient made =
+          crf_log_likelihood_gradient(e, w, at.path, Tensor::from(gradient, DDim{at.lod.sequences(0), 1}), at.lod, device.stream(0));
+      const std::vector<double> said_rows = made.emission.to_vector<double>(), said_weights = made.weights.to_vector<double>();
+      std::vector<double> rows(said_rows.size(), 0), moves(said_weights.size(), 0);
+      bool possible = true;
+      for (std::int64_t n = 0; n < at.lod.sequences(0); ++n) {
+        const std::int64_t begin = at.lod.offsets(0)[static_cast<std::size_t>(n)], end = at.lod.offsets(0)[static_cast<std::size_t>(n) + 1];
+        if (begin == end) continue;
+        const auto count = [&](const Tags& path, double times) {
+          for (std::size_t t = 0; t < path.size(); ++t) {
+            rows[static_cast<std::size_t>((begin + static_cast<std::int64_t>(t)) * tags + path[t])] += times;
+            if (t > 0) moves[static_cast<std::size_t>((2 + path[t - 1]) * tags + path[t])] += times;
+          }
+          moves[static_cast<std::size_t>(path.front())] += times;
+          moves[static_cast<std::size_t>(tags + path.back())] += times;
+        };
+        std::vector<std::pair<Tags, double>> paths;
+        each_path(tags, end - begin, [&](const Tags& path) { paths.emplace_back(path, path_score(emission, weights, path, begin)); });
+        double most = never, sum = 0;
+        for (const auto& [path, score] : paths) most = std::max(most, score);
+        for (const auto& [path, score] : paths) sum += std::exp(score - most);
+        possible = possible && most > never;
+        const double times = gradient[static_cast<std::size_t>(n)];
+        for (const auto& [path, score] : paths) count(path, -times * (std::exp(score - most) / sum));
+        count(part(at.path.to_vector<std::int64_t>(), begin, end), times);
+      }
+      if (!possible) continue;
+      for (std::size_t i = 0; i < rows.size(); ++i) CHECK(std::abs(said_rows[i] - rows[i]) <= 1e-9);
+      for (std::size_t i = 0; i < moves.size(); ++i) CHECK(std::abs(said_weights[i] - moves[i]) <= 1e-9);
+    }
+}
+
+TEST_CASE("a gradient has the same bits alone and in a crowd, with 1 or 2 threads and with any strides, and a NaN stays in its sequence") {
+  CpuDevice one(1), two(2);
+  Random random(9);
+  LoD::Level lengths;
+  for (int n = 0; n < 39; ++n) lengths.push_back(random.between(0, 30));
+  lengths.push_back(5);
+  const LoD lod = LoD::from_lengths({lengths});
+  for (const std::int64_t tags : {1, 7, 21}) {
+    const Tensor e = random_tensor(random, DType::f32, DDim{lod.rows(), tags}, 30),
+                 w = random_tensor(random, DType::f32, DDim{tags + 2, tags}, 30);
+    Tags chosen;
+    for (std::int64_t row = 0; row < lod.rows(); ++row) chosen.push_back(random.between(0, tags - 1));
+    const Tensor path = Tensor::from(chosen, DDim{lod.rows(), 1}), gradient = random_tensor(random, DType::f32, DDim{40, 1}, 1);
+    const CrfGradient whole = crf_log_likelihood_gradient(e, w, path, gradient, lod, one.stream(0));
+    const CrfGradient again = crf_log_likelihood_gradient(transposed_twice(e), transposed_twice(w), path, gradient, lod, two.stream(0));
+    CHECK(same_bits(again.emission, whole.emission));
+    CHECK(same_bits(again.weights, whole.weights));
+    Tensor odd = transposed_twice(e);
+    const auto [first, last] = lod.row_range(0, 39, 40);
+    REQUIRE(last > first);
+    static_cast<float*>(odd.raw_mutable())[last - 1] = std::numeric_limits<float>::quiet_NaN();
+    const CrfGradient with_nan = crf_log_likelihood_gradient(odd, w, path, gradient, lod, one.stream(0));
+    CHECK(same_bits(with_nan.emission.rows(0, first), whole.emission.rows(0, first)));
+    for (const float x : with_nan.emission.rows(first, last).to_vector<float>()) CHECK(std::isnan(x));
+    for (std::int64_t n = 0; n < 40; ++n) {
+      const auto [begin, end] = lod.row_range(0, n, n + 1);
+      const CrfGradient alone = crf_log_likelihood_gradient(e.rows(begin, end), w, path.rows(begin, end), gradient.rows(n, n + 1),
+                                                            LoD::from_lengths({{end - begin}}), two.stream(0));
+      CHECK(same_bits(alone.emission, whole.emission.rows(begin, end)));
+    }
   }
 }
 
