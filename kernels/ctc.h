@@ -53,8 +53,8 @@ struct CtcLoss {
 };
 /// −log of the probability of given labels, over all their alignments (Graves 2006): [N, 1] of the dtype of the input. `labels`
 /// are i64 or i32, [L] or [L, 1]; sequence n of `label_lod` (its last level) belongs to sequence n of `lod`. The prefixes' sums run
-/// in f64, over frames ascending, each as above: the state itself, then the one before, then the one before a blank. No labels
-/// in no frames cost 0. A NaN that is met gives NaN.
+/// in f64, over frames ascending: of the state itself, the one before, and the one before a blank. On the CPU a sum of three is m + log1p(exp(middle − m)
+/// + exp(least − m)), by functions within 1.1 ulp; on a CUDA device it is two of those above. No labels in no frames cost 0. A NaN that is met gives NaN.
 /// LoDError, naming both, for another number of sequences; a label that is the blank, or no class, is an IndexError that fails
 /// the stream and names row and label (on a CUDA device the label alone).
 Tensor ctc_loss(const Tensor& log_probabilities, const LoD& lod, const Tensor& labels, const LoD& label_lod, const CtcLoss& options,

@@ -7,9 +7,11 @@
 #include <span>
 #include <utility>
 
+#include <millrace/kernels/cpu/ctc_kernels.h>
 #include <millrace/kernels/cpu/index.h>
 #include <millrace/kernels/cpu/rows_along.h>
 #include <millrace/kernels/cpu/sequences.h>
+#include <millrace/kernels/cpu/unary_kernels.h>
 
 namespace millrace::cpu {
 namespace {
@@ -190,7 +192,8 @@ Wide greedy(const WideRows<T, Wide>& scores, std::int64_t begin, std::int64_t en
   return sum;
 }
 
-/// The labels with blanks around them: the states of an alignment. alpha[s] is the logarithm of the sum over all that stand in s.
+/// The labels with blanks around them: the states of an alignment. alpha[s] is the logarithm of the sum over all that stand in s. A row of alpha or beta
+/// is one frame's, with two states beside it in which nothing can be, so that the sums of a frame are those of three rows side by side.
 template <class T>
 class Alignments {
  public:
@@ -198,74 +201,82 @@ class Alignments {
 
   /// Over all alignments of `labels` with the frames [begin, end).
   double log_sum(std::int64_t begin, std::int64_t end, std::span<const std::int64_t> labels) {
-    const std::size_t states = 2 * labels.size() + 1;
-    alpha_.assign(states, impossible);
-    alpha_[0] = 0;  // in front of the first frame: before the first blank, which costs nothing
-    for (std::int64_t t = begin; t < end; ++t) frame(t, t == begin, labels);
-    return states == 1 ? alpha_[0] : begin == end ? impossible : added(alpha_[states - 1], alpha_[states - 2]);
+    start(labels, 2);
+    for (std::int64_t t = begin; t < end; ++t) frame(t, alpha((t - begin) % 2), alpha((t - begin + 1) % 2));
+    return begin == end ? (states_ == 1 ? 0 : impossible) : total(alpha((end - begin) % 2));
   }
 
   /// The gradient of −log_sum with respect to the scores, times `gradient`, for the rows [begin, end) at `to`.
   template <class To>
   void gradient(std::int64_t begin, std::int64_t end, std::span<const std::int64_t> labels, double gradient, bool zero_infinity, To* to) {
-    const std::size_t states = 2 * labels.size() + 1, steps = static_cast<std::size_t>(end - begin);
-    const auto classes = static_cast<std::size_t>(scores_.columns());
-    history_.resize(states * steps);
-    alpha_.assign(states, impossible);
-    alpha_[0] = 0;
-    for (std::size_t t = 0; t < steps; ++t) {
-      frame(begin + static_cast<std::int64_t>(t), t == 0, labels);
-      std::copy(alpha_.begin(), alpha_.end(), history_.begin() + static_cast<std::ptrdiff_t>(t * states));
-    }
-    const double total = states == 1 ? alpha_[0] : added(alpha_[states - 1], alpha_[states - 2]);
-    const bool infinite = total == impossible;
+    const std::int64_t steps = end - begin, classes = scores_.columns();
+    start(labels, steps + 1);
+    for (std::int64_t t = 0; t < steps; ++t) frame(begin + t, alpha(t), alpha(t + 1));
+    const double all = total(alpha(steps));
+    const bool infinite = all == impossible;
     const double none = infinite && !zero_infinity ? std::numeric_limits<double>::quiet_NaN() : 0.0;
     // beta[s]: all ways to go on behind state s of frame t.
-    beta_.assign(states, impossible);
-    beta_[states - 1] = 0;
-    if (states > 1) beta_[states - 2] = 0;
-    for (std::size_t t = steps; t-- > 0;) {
-      shares_.assign(classes, none);
-      for (std::size_t s = 0; s < states && !infinite; ++s)
-        shares_[class_of(s, labels)] -= gradient * std::exp((history_[t * states + s] + beta_[s]) - total);
-      for (std::size_t k = 0; k < classes; ++k) to[t * classes + k] = convert_element<To>(shares_[k] + 0.0);
-      if (t > 0) step_back(begin + static_cast<std::int64_t>(t), labels);
+    beta_.assign(class_of_.size(), impossible);
+    ahead_.assign(class_of_.size() + beside, impossible);
+    powers_.resize(class_of_.size());
+    beta_[class_of_.size() - 1] = 0;
+    if (states_ > 1) beta_[class_of_.size() - 2] = 0;
+    for (std::int64_t t = steps; t-- > 0;) {
+      shares_.assign(static_cast<std::size_t>(classes), none);
+      if (!infinite) {
+        const double* reached = alpha(t + 1);
+        for (std::size_t s = 0; s < class_of_.size(); ++s) powers_[s] = (reached[s] + beta_[s]) - all;
+        unary_run(Unary::exp, {}, powers_.data(), powers_.data(), powers_.size());
+        for (std::size_t s = 0; s < class_of_.size(); ++s) shares_[static_cast<std::size_t>(class_of_[s])] -= gradient * powers_[s];
+      }
+      for (std::int64_t k = 0; k < classes; ++k) to[t * classes + k] = convert_element<To>(shares_[static_cast<std::size_t>(k)] + 0.0);
+      if (t > 0) step_back(begin + t);
     }
   }
 
  private:
-  std::size_t class_of(std::size_t state, std::span<const std::int64_t> labels) const {
-    return static_cast<std::size_t>(state % 2 == 1 ? labels[state / 2] : blank_);
+  /// States beside a row.
+  static constexpr std::int64_t beside = 2;
+
+  double* alpha(std::int64_t row) { return alpha_.data() + row * (states_ + beside) + beside; }
+
+  /// Room for `rows` of alpha, of which the first stands in front of the first frame: before the first blank, which costs nothing.
+  void start(std::span<const std::int64_t> labels, std::int64_t rows) {
+    states_ = 2 * static_cast<std::int64_t>(labels.size()) + 1;
+    class_of_.assign(static_cast<std::size_t>(states_), blank_);
+    skips_.assign(static_cast<std::size_t>(states_ + beside), 0);
+    for (std::size_t i = 0; i < labels.size(); ++i) {
+      class_of_[2 * i + 1] = labels[i];
+      if (i > 0 && labels[i] != labels[i - 1]) skips_[2 * i + 1] = 1;
+    }
+    alpha_.assign(static_cast<std::size_t>(rows * (states_ + beside)), impossible);
+    *alpha(0) = 0;
+  }
+
+  /// Those that end in the last label or in the blank behind it.
+  double total(const double* reached) const { return states_ == 1 ? reached[0] : added(reached[states_ - 1], reached[states_ - 2]); }
+
+  /// From the sums before frame t to those in it: of each state, of the one before, and of the one before a blank that may be left out.
+  void frame(std::int64_t t, const double* from, double* to) const {
+    log_sums_of_three({from, from - 1, from - 2, skips_.data()}, to, states_);
+    for (std::size_t s = 0; s < class_of_.size(); ++s) to[s] += scores_.at(t, class_of_[s]);
   }
 
   /// From the ways behind the states of frame t to those behind the states of the frame before.
-  void step_back(std::int64_t t, std::span<const std::int64_t> labels) {
-    const std::size_t states = beta_.size();
-    for (std::size_t s = 0; s < states; ++s) beta_[s] += scores_.at(t, static_cast<std::int64_t>(class_of(s, labels)));
-    for (std::size_t s = 0; s < states; ++s) {
-      double sum = beta_[s];
-      if (s + 1 < states) sum = added(sum, beta_[s + 1]);
-      if (s % 2 == 1 && s + 2 < states && labels[s / 2] != labels[s / 2 + 1]) sum = added(sum, beta_[s + 2]);
-      beta_[s] = sum;
-    }
+  void step_back(std::int64_t t) {
+    for (std::size_t s = 0; s < class_of_.size(); ++s) ahead_[s] = beta_[s] + scores_.at(t, class_of_[s]);
+    log_sums_of_three({ahead_.data(), ahead_.data() + 1, ahead_.data() + 2, skips_.data() + 2}, beta_.data(), states_);
   }
 
   /// log_add, but a NaN stays one.
   static double added(double a, double b) { return a != a || b != b ? a + b : log_add(a, b); }
 
-  void frame(std::int64_t t, bool first, std::span<const std::int64_t> labels) {
-    for (std::size_t s = alpha_.size(); s-- > 0;) {
-      const bool labelled = s % 2 == 1;
-      double sum = alpha_[s];
-      if (s > 0) sum = added(sum, alpha_[s - 1]);
-      if (!first && labelled && s > 1 && labels[s / 2] != labels[s / 2 - 1]) sum = added(sum, alpha_[s - 2]);
-      alpha_[s] = sum + scores_.at(t, labelled ? labels[s / 2] : blank_);
-    }
-  }
-
   const WideRows<T, double>& scores_;
   const std::int64_t blank_;
-  std::vector<double> alpha_, beta_, history_, shares_;
+  std::int64_t states_ = 0;
+  std::vector<std::int64_t> class_of_;  ///< of each state
+  std::vector<double> skips_;           ///< 1 for a state that follows the one two before, too
+  std::vector<double> alpha_, beta_, ahead_, powers_, shares_;
 };
 
 std::vector<std::int64_t> checked_labels(const Tensor& labels, std::int64_t blank, std::int64_t classes) {

@@ -294,6 +294,135 @@ TEST_CASE("the loss is TensorFlow's for its two sequences, and does not depend o
   CHECK(same_bits(alone, loss.rows(1, 2)));
 }
 
+namespace {
+
+double log_sum(std::initializer_list<double> terms) {
+  double most = -std::numeric_limits<double>::infinity(), sum = 0;
+  for (const double term : terms) most = std::max(most, term);
+  if (std::isinf(most)) return most;
+  for (const double term : terms) sum += std::exp(term - most);
+  return most + std::log(sum);
+}
+
+/// One sequence by the recursion of Graves (2006), a state at a time: the loss, and the probability of each class in each frame.
+struct ByStates {
+  ByStates(const std::vector<double>& scores, std::size_t classes, const Labels& labels, std::size_t blank) {
+    const double never = -std::numeric_limits<double>::infinity();
+    const std::size_t states = 2 * labels.size() + 1, steps = scores.size() / classes;
+    const auto class_of = [&](std::size_t s) { return s % 2 == 1 ? static_cast<std::size_t>(labels[s / 2]) : blank; };
+    const auto skips = [&](std::size_t s) { return s % 2 == 1 && s > 1 && labels[s / 2] != labels[s / 2 - 1]; };
+    std::vector<std::vector<double>> alpha(steps, std::vector<double>(states, never)), beta = alpha;
+    for (std::size_t t = 0; t < steps; ++t)
+      for (std::size_t s = 0; s < states; ++s) {
+        const double before = t == 0
+                                  ? (s < 2 ? 0 : never)
+                                  : log_sum({alpha[t - 1][s], s > 0 ? alpha[t - 1][s - 1] : never, skips(s) ? alpha[t - 1][s - 2] : never});
+        alpha[t][s] = before + scores[t * classes + class_of(s)];
+      }
+    for (std::size_t t = steps; t-- > 0;)
+      for (std::size_t s = 0; s < states; ++s) {
+        const auto ahead = [&](std::size_t to) { return to < states ? beta[t + 1][to] + scores[(t + 1) * classes + class_of(to)] : never; };
+        beta[t][s] = t + 1 == steps ? (s + 2 >= states ? 0 : never)
+                                    : log_sum({ahead(s), ahead(s + 1), s + 2 < states && skips(s + 2) ? ahead(s + 2) : never});
+      }
+    const double all =
+        steps == 0 ? (states == 1 ? 0 : never) : log_sum({alpha[steps - 1][states - 1], states > 1 ? alpha[steps - 1][states - 2] : never});
+    loss = -all;
+    shares.assign(scores.size(), 0);
+    for (std::size_t t = 0; t < steps && all > never; ++t)
+      for (std::size_t s = 0; s < states; ++s) shares[t * classes + class_of(s)] += std::exp((alpha[t][s] + beta[t][s]) - all);
+  }
+  double loss = 0;
+  std::vector<double> shares;
+};
+
+}  // namespace
+
+TEST_CASE("the loss and its gradient are those of one state after another, for any number of labels and scores far apart") {
+  DeviceUnderTest on = cpu_backend(2);
+  for (const std::uint64_t seed : seeds(12)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const std::int64_t classes = random.between(2, 9), blank = random.between(0, classes - 1);
+    LoD::Level frames, said;
+    Labels labels;
+    for (std::int64_t n = 0; n < 24; ++n) {
+      said.push_back(n);  // 1 to 47 states: vectors and parts of all lengths
+      frames.push_back(random.between(0, 4) == 0 ? random.between(0, n) : random.between(n, 3 * n + 2));
+      for (std::int64_t i = 0; i < n; ++i) labels.push_back((blank + random.between(1, classes - 1)) % classes);
+    }
+    const LoD lod = LoD::from_lengths({frames}), label_lod = LoD::from_lengths({said});
+    for (const double range : {0.5, 40.0, 1500.0}) {
+      const Tensor drawn = random_tensor(random, DType::f64, DDim{lod.rows(), classes}, range);
+      std::vector<double> scores = drawn.to_vector<double>();
+      for (double& score : scores) score = random.between(0, 60) == 0 ? -std::numeric_limits<double>::infinity() : score - range;
+      const Tensor x = Tensor::from(scores, DDim{lod.rows(), classes}), wanted = Tensor::from(labels, DDim{label_lod.rows(), 1});
+      std::vector<double> times;
+      for (int n = 0; n < 24; ++n) times.push_back(0.5 + n);
+      each_instruction_set([&](const std::string&) {
+        const std::vector<double> losses = ctc_loss(x, lod, wanted, label_lod, {blank, false}, on.stream()).to_vector<double>();
+        const std::vector<double> gradient =
+            ctc_loss_gradient(x, lod, wanted, label_lod, Tensor::from(times, DDim{24, 1}), {blank, true}, on.stream()).to_vector<double>();
+        for (std::size_t n = 0; n < 24; ++n) {
+          const auto begin = lod.offsets(0)[n] * classes, end = lod.offsets(0)[n + 1] * classes;
+          const ByStates one(std::vector<double>(scores.begin() + begin, scores.begin() + end), static_cast<std::size_t>(classes),
+                             Labels(labels.begin() + label_lod.offsets(0)[n], labels.begin() + label_lod.offsets(0)[n + 1]),
+                             static_cast<std::size_t>(blank));
+          if (std::isinf(one.loss))
+            CHECK(losses[n] == one.loss);
+          else
+            CHECK(std::abs(losses[n] - one.loss) <= 1e-14 * std::max(1.0, std::abs(one.loss)));
+          double worst = 0;
+          for (std::size_t i = 0; i < one.shares.size(); ++i)
+            worst = std::max(worst, std::abs(gradient[static_cast<std::size_t>(begin) + i] + times[n] * one.shares[i]));
+          CHECK(worst <= 1e-14 * times[n] * std::max(1.0, std::isinf(one.loss) ? 0 : std::abs(one.loss)));
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("losses and gradients have the same bits alone and in a crowd, with 1 or 2 threads, and a NaN stays in its sequence") {
+  CpuDevice one(1), two(2);
+  Random random(5);
+  LoD::Level frames, said;
+  Labels labels;
+  for (std::int64_t n = 0; n < 20; ++n) {
+    said.push_back(random.between(0, 12));
+    frames.push_back(2 * said.back() + random.between(1, 9));
+    for (std::int64_t i = 0; i < said.back(); ++i) labels.push_back(random.between(1, 4));
+  }
+  const LoD lod = LoD::from_lengths({frames}), label_lod = LoD::from_lengths({said});
+  const Tensor x = random_tensor(random, DType::f64, DDim{lod.rows(), 5}, 3), gradient = random_tensor(random, DType::f64, DDim{20, 1}, 1);
+  const Tensor wanted = Tensor::from(labels, DDim{label_lod.rows(), 1});
+  const Tensor losses = ctc_loss(x, lod, wanted, label_lod, {0, false}, one.stream(0));
+  const Tensor made = ctc_loss_gradient(x, lod, wanted, label_lod, gradient, {0, false}, one.stream(0));
+  CHECK(same_bits(ctc_loss(x, lod, wanted, label_lod, {0, false}, two.stream(0)), losses));
+  CHECK(same_bits(ctc_loss_gradient(x, lod, wanted, label_lod, gradient, {0, false}, two.stream(0)), made));
+  for (std::int64_t n = 0; n < 20; ++n) {
+    const auto [begin, end] = lod.row_range(0, n, n + 1);
+    const auto [from, to] = label_lod.row_range(0, n, n + 1);
+    const LoD frames_alone = LoD::from_lengths({{end - begin}}), labels_alone = LoD::from_lengths({{to - from}});
+    CHECK(same_bits(ctc_loss(x.rows(begin, end), frames_alone, wanted.rows(from, to), labels_alone, {0, false}, two.stream(0)),
+                    losses.rows(n, n + 1)));
+    CHECK(same_bits(ctc_loss_gradient(x.rows(begin, end), frames_alone, wanted.rows(from, to), labels_alone, gradient.rows(n, n + 1),
+                                      {0, false}, two.stream(0)),
+                    made.rows(begin, end)));
+  }
+  const auto [begin, end] = lod.row_range(0, 7, 8);
+  std::vector<double> values = x.to_vector<double>();
+  values[static_cast<std::size_t>(begin * 5)] = std::numeric_limits<double>::quiet_NaN();  // the blank of the first frame
+  const Tensor odd = Tensor::from(values, DDim{lod.rows(), 5});
+  const Tensor with_nan = ctc_loss(odd, lod, wanted, label_lod, {0, false}, two.stream(0));
+  CHECK(std::isnan(with_nan[DDim{7, 0}]));
+  CHECK(same_bits(with_nan.rows(0, 7), losses.rows(0, 7)));
+  CHECK(same_bits(with_nan.rows(8, 20), losses.rows(8, 20)));
+  const Tensor its_gradient = ctc_loss_gradient(odd, lod, wanted, label_lod, gradient, {0, false}, two.stream(0));
+  CHECK(std::isnan(its_gradient[DDim{begin, 0}]));
+  CHECK(same_bits(its_gradient.rows(0, begin), made.rows(0, begin)));
+  CHECK(same_bits(its_gradient.rows(end, lod.rows()), made.rows(end, lod.rows())));
+}
+
 TEST_CASE("nothing possible is no labels with a score of minus infinity, and a NaN is impossible") {
   const double never = -std::numeric_limits<double>::infinity(), odd = std::numeric_limits<double>::quiet_NaN();
   const LoD lod = LoD::from_lengths({{2, 0}});
