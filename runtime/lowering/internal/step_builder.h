@@ -82,6 +82,9 @@ class StepBuilder {
   bool eval_cut(const Op& op, const Symbol& x);
   bool eval_joined_rows(const Op& op, const std::vector<Symbol>& inputs);
   void align(std::vector<Symbol>& inputs);
+  Symbol row_before(const Symbol& x);
+  Symbol rows_before(const Symbol& x, std::int64_t count);
+  void take_before(Symbol& made, const Symbol& row) const;
   Symbol delayed(const Symbol& x, std::int64_t steps);
   Symbol begun(const Symbol& x, std::int64_t steps, const Symbol& before);
   Symbol padded(const Symbol& x, std::int64_t before, std::int64_t behind, const std::string& why);
@@ -89,6 +92,8 @@ class StepBuilder {
   std::string named(const Op& op) const;
   void expect_row_each_step(const Op& op, const Symbol& symbol) const;
   void expect_same_rows(const Op& op, const std::vector<Symbol>& inputs) const;
+  bool changes_rows_before(const Op& op, const std::vector<Symbol>& inputs) const;
+  std::vector<Symbol> made_of_rows_before(const Op& op, const std::vector<Symbol>& inputs);
 
   // Loops (step_loops.cpp).
   void eval_while(const Op& op);

@@ -218,6 +218,7 @@ bool StepBuilder::reshape_rows(const Op& op, const Symbol& x, std::vector<std::i
   made.right_pad = x.right_pad;
   made.first = x.first;
   made.deviates = x.deviates;
+  if (x.before && x.left_pad > 0) take_before(made, apply("reshape", {*x.before}, {{"shape", extents}}, -1)[0]);
   bind(op.outputs[0], std::move(made));
   return true;
 }

@@ -169,6 +169,7 @@ void StepBuilder::eval_generic(const Op& op, int block) {
   }
   const std::vector<int> rows = follow_rows(op, block, inputs);
   std::vector<Symbol> outputs = emit(op, inputs);
+  const std::vector<Symbol> before = changes_rows_before(op, inputs) ? made_of_rows_before(op, inputs) : std::vector<Symbol>();
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     outputs[i].rows = outputs[i].is(Kind::step) ? rows.at(i) : -1;
     for (const Symbol& symbol : inputs) {
@@ -177,6 +178,7 @@ void StepBuilder::eval_generic(const Op& op, int block) {
       outputs[i].right_pad = symbol.right_pad;
       outputs[i].first = symbol.first;
       outputs[i].deviates = symbol.deviates;
+      if (!before.empty()) take_before(outputs[i], before[i]);
     }
     bind(op.outputs[i], std::move(outputs[i]));
   }

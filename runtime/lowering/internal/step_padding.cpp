@@ -61,7 +61,22 @@ Symbol StepBuilder::zeros_like(const Symbol& x, int axis, std::int64_t extent) {
   return {.kind = Kind::constant, .value = std::move(zeros)};
 }
 
-/// The rows of `steps` steps ago, zeros before.
+/// A row before that of the first step.
+Symbol StepBuilder::row_before(const Symbol& x) { return x.before && x.left_pad > 0 ? *x.before : zeros_like(x, x.rows, 1); }
+
+Symbol StepBuilder::rows_before(const Symbol& x, std::int64_t count) {
+  if (!x.before || x.left_pad <= 0) return zeros_like(x, x.rows, count);
+  const std::vector<Symbol> rows(static_cast<std::size_t>(count), *x.before);
+  return apply("concat", rows, {{"axis", std::int64_t{x.rows}}}, -1)[0];
+}
+
+/// `row` is one of the rows before that of the first step of `made`.
+void StepBuilder::take_before(Symbol& made, const Symbol& row) const {
+  if (!row.is(Kind::constant) && !row.is(Kind::session)) throw UnsupportedError(made.deviates);
+  made.before = is_zeros(row) ? nullptr : std::make_shared<const Symbol>(row);
+}
+
+/// The rows of `steps` steps ago, before these the rows before that of the first step.
 Symbol StepBuilder::delayed(const Symbol& x, std::int64_t steps) {
   if (steps == 0) return x;
   const int axis = x.rows, phase = x.phase;
@@ -69,10 +84,11 @@ Symbol StepBuilder::delayed(const Symbol& x, std::int64_t steps) {
     return apply("slice", {from}, {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{axis}}, {"steps", Ints{1}}}, axis)[0];
   };
   const std::string name = "rows of " + program_of(x).var(x.var).name;
-  const std::size_t state = add_state(name, fmt::format("the last {} {}", steps, name), zeros_like(x, axis, steps), 0);
+  const std::size_t state = add_state(name, fmt::format("the last {} {}", steps, name), rows_before(x, steps), 0);
   const Symbol all = apply("concat", {state_at(state, phase, -1, x.clock), x}, {{"axis", std::int64_t{axis}}}, axis)[0];
   next_[state][phase] = part(all, 1, steps + 1);
   Symbol made = part(all, 0, 1);
+  made.before = x.before;
   made.origin = x.origin;
   return made;
 }
@@ -98,6 +114,8 @@ Symbol StepBuilder::begun(const Symbol& x, std::int64_t steps, const Symbol& bef
 /// With zeros before the first row, and rows behind the last one. Rows that are behind the last one already stay the reason: no later op makes up for them.
 Symbol StepBuilder::padded(const Symbol& x, std::int64_t before, std::int64_t behind, const std::string& why) {
   Symbol made = x;
+  if (before > 0 && x.left_pad > 0 && x.before) throw UnsupportedError(x.deviates);  // rows of two kinds
+  if (before > 0) made.before = nullptr;
   if (before > 0 && x.left_pad < 0) {
     made = begun(x, -x.left_pad, zeros_like(x, x.rows, 1));
     made.right_pad = x.right_pad;
@@ -126,6 +144,7 @@ bool StepBuilder::eval_pad(const Op& op, const Symbol& x) {
     made.left_pad = x.left_pad;
     made.right_pad = x.right_pad;
     made.deviates = x.deviates;
+    if (x.before && x.left_pad > 0) take_before(made, apply("pad", {*x.before}, others, -1)[0]);
   }
   if (behind < 0) {  // takes rows from the end
     const std::int64_t late = std::max<std::int64_t>(0, -behind - x.right_pad);
@@ -204,8 +223,13 @@ bool StepBuilder::eval_cut(const Op& op, const Symbol& x) {
   }
   if ((x.first && (cut->start > 0 || cut->behind > 0))) return false;
   Symbol made = x;
-  if (!others[0].empty())
-    made = apply("slice", {x}, {{"starts", others[0]}, {"ends", others[1]}, {"axes", others[2]}, {"steps", others[3]}}, x.rows)[0];
+  if (!others[0].empty()) {
+    const Attributes slice{{"starts", others[0]}, {"ends", others[1]}, {"axes", others[2]}, {"steps", others[3]}};
+    made = apply("slice", {x}, slice, x.rows)[0];
+    made.left_pad = x.left_pad;
+    made.deviates = x.deviates;
+    if (x.before && x.left_pad > 0) take_before(made, apply("slice", {*x.before}, slice, -1)[0]);
+  }
   // Rows that are left before the first step become a delay; then rows go that no step knows; what is cut beyond these is a delay again.
   const std::int64_t shifted = std::clamp<std::int64_t>(x.left_pad - cut->start, 0, cut->behind);
   const std::int64_t unknown = std::min(x.right_pad, cut->behind - shifted);
@@ -265,12 +289,11 @@ void StepBuilder::expect_row_each_step(const Op&, const Symbol& symbol) const {
   if (!symbol.has_row_each_step()) throw UnsupportedError(symbol.deviates);
 }
 
-/// Rows that an op puts side by side belong to one step, and its results are zeros where it is given zeros before the first row.
+/// Rows that an op puts side by side belong to one step.
 void StepBuilder::expect_same_rows(const Op& op, const std::vector<Symbol>& inputs) const {
   const Symbol* given = nullptr;
   for (const Symbol& symbol : inputs) {
     if (symbol.rows < 0) continue;
-    if (symbol.left_pad > 0 && !keeps_zeros(op)) throw UnsupportedError(symbol.deviates);
     if (given == nullptr) given = &symbol;
     if (symbol.left_pad != given->left_pad || symbol.right_pad != given->right_pad || symbol.first != given->first)
       throw UnsupportedError(symbol.has_row_each_step() ? given->deviates : symbol.deviates);
@@ -282,6 +305,25 @@ void StepBuilder::expect_same_rows(const Op& op, const std::vector<Symbol>& inpu
     if (given->left_pad > 0) throw UnsupportedError(given->deviates);
     refuse(op, fmt::format("puts {}, which has no row for each step, beside rows", symbol.origin.empty() ? "a value" : symbol.origin));
   }
+}
+
+/// Whether the results of an op may have other rows than zeros before that of the first step.
+bool StepBuilder::changes_rows_before(const Op& op, const std::vector<Symbol>& inputs) const {
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [&](const Symbol& symbol) { return symbol.rows >= 0 && symbol.left_pad > 0 && (symbol.before || !keeps_zeros(op)); });
+}
+
+/// What the op makes of the rows before that of the first step, which are all alike.
+std::vector<Symbol> StepBuilder::made_of_rows_before(const Op& op, const std::vector<Symbol>& inputs) {
+  std::vector<Symbol> rows;
+  const Symbol* padded = nullptr;
+  for (const Symbol& symbol : inputs) {
+    rows.push_back(symbol.rows >= 0 ? row_before(symbol) : symbol);
+    if (symbol.rows >= 0) padded = &symbol;
+  }
+  const bool fixed = std::none_of(rows.begin(), rows.end(), [](const Symbol& row) { return row.is(Kind::step); });
+  if (!fixed || !program_.registry().at(op.type).pure || op.attributes.get_or("winograd", false)) throw UnsupportedError(padded->deviates);
+  return emit(op, rows);
 }
 
 }  // namespace millrace::lowering

@@ -29,25 +29,30 @@ void StepBuilder::eval_conv(const Op& op, const std::vector<Symbol>& inputs) {
   std::string why = x.right_pad > 0 ? x.deviates : "";
   if (left != 0 && why.empty())
     why = fmt::format("{}: expected {} zeros before the first row, as its window reaches back, found {}", named(op), context, x.left_pad);
-  if (left > 0) throw UnsupportedError(why);
+  Attributes attributes = op.attributes;
+  attributes.set("pads", Ints{0, 0});
+  const auto convolved = [&](const Symbol& rows, int axis) {
+    std::vector<Symbol> all{rows};
+    all.insert(all.end(), inputs.begin() + 1, inputs.end());
+    return apply("conv1d", all, attributes, axis)[0];
+  };
+  const Symbol before = left > 0 ? convolved(rows_before(x, context + 1), -1) : Symbol();
+  const Symbol rows_of_context = context > 0 ? rows_before(x, context) : Symbol();
   x.left_pad = x.right_pad = 0;
   if (context > 0) {
     const std::string name = program_.var(op.outputs[0]).name;
     const std::size_t state =
-        add_state("context of " + name, fmt::format("left context of conv1d '{}', {} rows", name, context), zeros_like(x, 2, context), 0);
+        add_state("context of " + name, fmt::format("left context of conv1d '{}', {} rows", name, context), rows_of_context, 0);
     const int phase = x.phase;
     x = apply("concat", {state_at(state, phase, -1, x.clock), x}, {{"axis", std::int64_t{2}}}, -1)[0];
     next_[state][phase] =
         apply("slice", {x}, {{"starts", Ints{1}}, {"ends", Ints{context + 1}}, {"axes", Ints{2}}, {"steps", Ints{1}}}, -1)[0];
   }
-  Attributes attributes = op.attributes;
-  attributes.set("pads", Ints{0, 0});
-  std::vector<Symbol> all{x};
-  all.insert(all.end(), inputs.begin() + 1, inputs.end());
-  Symbol made = apply("conv1d", all, attributes, 2)[0];
+  Symbol made = convolved(x, 2);
   made.left_pad = left;
   made.right_pad = right;
   made.deviates = why;
+  if (left > 0) take_before(made, before);
   bind(op.outputs[0], std::move(made));
 }
 

@@ -392,6 +392,40 @@ TEST_CASE("More rows of zeros than convolutions of an open batch reach back to a
   }
 }
 
+TEST_CASE("One Pad serves several causal convolutions, with what lies between them, and goes live") {
+  for (const std::uint64_t seed : testing::seeds(12)) {
+    for (const std::int64_t more : {0, 1}) {
+      INFO("seed ", seed, ", more ", more);
+      testing::Random random(seed);
+      Live graph({1, -1, 4});
+      const std::int64_t k0 = random.between(2, 3), k1 = random.between(2, 4), d0 = random.between(1, 3), d1 = random.between(1, 2);
+      const auto weights = [&](const char* name, const DDim& dims) { graph.initializer(name, testing::random_tensor(random, dims)); };
+      weights("K0", {3, 4, k0});
+      weights("bias", {3});
+      weights("scale", {1, 1, 3});
+      weights("K1", {2, 3, k1});
+      graph.node("Transpose", {"x"}, {"columns"}).set("perm", Ints{0, 2, 1});
+      graph.pad("columns", "wide", {0, 0, (k0 - 1) * d0 + (k1 - 1) * d1 + more, 0, 0, 0});
+      const bool bias = random.coin();
+      graph.node("Conv", bias ? std::vector<std::string>{"wide", "K0", "bias"} : std::vector<std::string>{"wide", "K0"}, {"seen"})
+          .set("dilations", Ints{d0});
+      graph.node("Transpose", {"seen"}, {"rows"}).set("perm", Ints{0, 2, 1});
+      graph.node("Mul", {"rows", "scale"}, {"scaled"});
+      graph.node(random.coin() ? "Sigmoid" : "Relu", {"scaled"}, {"made"});
+      graph.node("Concat", {"made", "scaled"}, {"both"}).set("axis", 0);
+      graph.node("ReduceSum", {"both"}, {"sum"}).set("keepdims", 1);
+      graph.graph.mutable_node(graph.graph.node_size() - 1)->add_input("i0");
+      graph.node("Transpose", {"sum"}, {"again"}).set("perm", Ints{0, 2, 1});
+      graph.node("Conv", {"again", "K1"}, {"last"}).set("dilations", Ints{d1});
+      graph.node("Transpose", {"last"}, {"y"}).set("perm", Ints{0, 2, 1});
+      if (more == 0)
+        expect_same_bits(graph);
+      else
+        CHECK_THROWS_AS(make_recurrence(parse(graph)), UnsupportedError);
+    }
+  }
+}
+
 TEST_CASE("Rows that take the number of others are refused") {
   for (const bool wide : {true, false}) {
     CAPTURE(wide);
