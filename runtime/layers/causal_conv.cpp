@@ -18,8 +18,8 @@ Unrolled causal_conv(const Sequences& x, const Var& weight, const Var& bias, con
                        rows.to_string());
   const std::int64_t channels = (*w.shape)[0], before = (*w.shape)[1] - 1;
   // Rows of a window stand one behind the other, so that all ops of a step go along the channels.
-  const auto turned = [](const Var& matrices, std::int64_t rows, std::int64_t columns) {
-    return reshape(transpose(reshape(matrices, {0, rows, columns}), {0, 2, 1}), {0, rows * columns});
+  const auto turned = [](const Var& matrices, std::int64_t height, std::int64_t width) {
+    return reshape(transpose(reshape(matrices, {0, height, width}), {0, 2, 1}), {0, height * width});
   };
   const Var taps = reshape(transpose(weight, {1, 0}), {channels * (before + 1)});
   const Cell cell = [&](const Var& row, const std::vector<Var>& states) {
