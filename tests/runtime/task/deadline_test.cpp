@@ -63,7 +63,7 @@ task<> computes_in_a_child(int* passes) {
   TaskInfo& me = co_await this_task::info();
   Scope scope(me);
   scope.spawn(computes(passes));
-  task<> join = [](Scope* scope) -> task<> { co_await scope->join(); }(&scope);
+  task<> join = [](Scope* of) -> task<> { co_await of->join(); }(&scope);
   co_await with_deadline(1h, std::move(join));
 }
 
