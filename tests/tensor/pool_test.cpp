@@ -18,7 +18,7 @@ namespace {
 bool is_aligned(const void* memory, std::size_t to) { return reinterpret_cast<std::uintptr_t>(memory) % to == 0; }
 
 struct Counted : Pooled {
-  explicit Counted(int& alive) : alive(alive) { ++alive; }
+  explicit Counted(int& count) : alive(count) { ++alive; }
   virtual ~Counted() { --alive; }
   int& alive;
 };
