@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t class_bytes = internal::line_bytes;
 constexpr std::size_t most_bytes = 8 << 10;
-/// What a thread keeps of a size class, and in all, beyond which memory goes back to the heap.
+/// The blocks and bytes that a thread keeps of a size class, and the bytes in all. Memory beyond them goes back to the heap.
 constexpr std::size_t kept_blocks = 512, kept_of_class = 256 << 10, kept_in_all = 4 << 20;
 
 /// Blocks that a thread has given back, by size class.

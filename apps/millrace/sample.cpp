@@ -53,7 +53,7 @@ class Alphabet {
   }
   std::int64_t size() const { return std::ssize(bytes_); }
   char byte(std::int64_t number) const { return bytes_.at(static_cast<std::size_t>(number)); }
-  /// What a text begins with when nothing is said: a new line where there is one, else the first byte.
+  /// The beginning of a text without a prompt: a new line, or the first byte of an alphabet that has none.
   std::string beginning() const { return number_['\n'] >= 0 ? "\n" : bytes_.substr(0, 1); }
   std::vector<std::int64_t> numbers(const std::string& text) const {
     std::vector<std::int64_t> made;

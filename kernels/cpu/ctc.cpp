@@ -253,7 +253,7 @@ class Alignments {
     *alpha(0) = 0;
   }
 
-  /// Those that end in the last label or in the blank behind it.
+  /// The logarithm of the sum over all alignments that end in the last label or in the blank behind it.
   double total(const double* reached) const { return states_ == 1 ? reached[0] : added(reached[states_ - 1], reached[states_ - 2]); }
 
   /// From the sums before frame t to those in it: of each state, of the one before, and of the one before a blank that may be left out.

@@ -91,8 +91,8 @@ struct TrainConfig {
 
   std::string name;  ///< of the file, for errors
   std::string text;  ///< of the file
-  /// What the file says of the weights that the job trains, by `[table] key`, defaults included: all but epochs, seed, memory, checkpoints and the output. Equal for
-  /// files that mean the same.
+  /// The values, by `[table] key`, defaults included, of the keys that the trained weights depend on: all but epochs, seed, memory, checkpoints and the output.
+  /// Files that mean the same have the same values.
   std::map<std::string, std::string> meaning;
   std::uint64_t seed = 1;
   std::int64_t epochs = 0;

@@ -30,13 +30,13 @@ Capacity measure_capacity(const std::shared_ptr<const Recurrence>& recurrence, c
                           std::chrono::duration<double> budget = std::chrono::seconds(1));
 
 /// The same of the sessions that learn: a learner runs alone, ticks of one row and its updates, on weights that are dropped behind it. All learners of a server share a
-/// thread, so that is what they get together. Two updates at the least, however long they take: the first one makes the gradients, and is not counted.
+/// thread, and this capacity. Two updates at the least, however long they take: the first one makes the gradients, and is not counted.
 Capacity measure_capacity(const std::shared_ptr<const Recurrence>& recurrence, const std::shared_ptr<const Learning>& learning,
                           const std::shared_ptr<Device>& device, Backend backend,
                           std::chrono::duration<double> budget = std::chrono::seconds(1));
 
-/// What a server with these devices holds of the model, and in words how that is known: the sum over its devices, which share the budget; where sessions learn, what the
-/// first of them makes, since learners live there.
+/// The capacity of a server for the model, and in words how it was measured. It is the sum over the devices, which share the budget; where sessions learn, it is that
+/// of the first device, where all learners live.
 struct ServedCapacity {
   double steps_per_second = 0;
   std::string how;

@@ -313,7 +313,7 @@ bool StepBuilder::changes_rows_before(const Op& op, const std::vector<Symbol>& i
                      [&](const Symbol& symbol) { return symbol.rows >= 0 && symbol.left_pad > 0 && (symbol.before || !keeps_zeros(op)); });
 }
 
-/// What the op makes of the rows before that of the first step, which are all alike.
+/// The results of the op for a row before that of the first step: all these rows are alike, so one stands for them.
 std::vector<Symbol> StepBuilder::made_of_rows_before(const Op& op, const std::vector<Symbol>& inputs) {
   std::vector<Symbol> rows;
   const Symbol* padded = nullptr;

@@ -40,8 +40,8 @@ struct Symbol {
   int clock = 0;  ///< how many levels lie above one of its rows: depth for the rows that arrive, 1 for a row to each sequence of level 1
   int level = 0;  ///< of length, counter, running and order
   int rows = -1;  ///< the axis along which the sequence's rows lie (extent 1 in the step); −1: none
-  /// How many rows the sequence has before that of the first step, all zeros or all `before`; negative: how many of the first steps have none, and give no
-  /// matter what.
+  /// The number of rows that the sequence has before that of the first step, all zeros or all `before`; negative: the number of first steps that have no
+  /// row, and whose results do not matter.
   std::int64_t left_pad = 0;
   std::shared_ptr<const Symbol> before{};  ///< one of these rows, constant or session; null: zeros
   std::int64_t right_pad = 0;              ///< rows behind that of the last step, which no step knows

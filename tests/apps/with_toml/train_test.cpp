@@ -573,17 +573,21 @@ clip_norm = 1.0
   check_refused(job.command("c", {"--quiet"}), 1, {"train.npz: expected a tensor 'label_lengths', found labels, lengths, rows"});
 }
 
+namespace {
+
+/// The job becomes that of a language model of 300 copies of `piece`, with the tables `model` behind its data.
+void learn_text(Job& job, const std::string& piece, int epochs, const std::string& model) {
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += piece;
+  write_text(job.folder / "text", text);
+  job.config = fmt::format("epochs = {}\n[data]\ntrain = \"text\"\nformat = \"text\"\nlength = 30\n{}", epochs, model);
+}
+
+}  // namespace
+
 TEST_CASE("a language model writes on, the same text for a seed, from each of the files that its job exports") {
   Job job;
-  std::string text;
-  for (int i = 0; i < 300; ++i) text += "abcd.\n";
-  write_text(job.folder / "text", text);
-  job.config = R"(epochs = 6
-[data]
-train = "text"
-format = "text"
-length = 30
-[[layer]]
+  learn_text(job, "abcd.\n", 6, R"([[layer]]
 kind = "embedding"
 units = 6
 [[layer]]
@@ -593,7 +597,7 @@ units = 16
 batch_sequences = 6
 learning_rate = 0.02
 clip_norm = 1.0
-)";
+)");
   REQUIRE(millrace_command(job.command("a", {"--quiet"})).code == 0);
   const auto sample = [&](const std::string& model, std::vector<std::string> more) {
     std::vector<std::string> words{"sample", (job.folder / model).string()};
@@ -623,21 +627,13 @@ clip_norm = 1.0
 
 TEST_CASE("without a prompt, a text of an alphabet without a new line begins with its first byte") {
   Job job;
-  std::string text;
-  for (int i = 0; i < 300; ++i) text += "dcba";
-  write_text(job.folder / "text", text);
-  job.config = R"(epochs = 1
-[data]
-train = "text"
-format = "text"
-length = 30
-[[layer]]
+  learn_text(job, "dcba", 1, R"([[layer]]
 kind = "embedding"
 units = 3
 [[layer]]
 kind = "rnn"
 units = 4
-)";
+)");
   REQUIRE(millrace_command(job.command("a", {"--quiet"})).code == 0);
   const Ended ended = millrace_command({"sample", (job.folder / "a").string(), "--length", "9"});
   INFO(ended.err);
