@@ -2,7 +2,9 @@
 #include <millrace/kernels/binary.h>
 
 #include <array>
+#include <optional>
 #include <string>
+#include <tuple>
 
 #include <millrace/kernels/broadcast.h>
 #include <millrace/kernels/cpu/binary.h>
@@ -64,12 +66,14 @@ void launch_binary(Binary kind, const Tensor& a, const Tensor& b, const DDim& di
   const std::string_view name = name_of(kind);
   internal::check_device_places(name, stream, {&a, &b, &out});
   internal::check_same_dtype(name, a, b);
-  launch(
-      TensorRefs<2>{&a, &b}, TensorRefs<1>{&out},
-      [kind, left = broadcast_view(a, dims), right = broadcast_view(b, dims), out](KernelContext& context) {
-        kernels.run(kind, left, right, out, context);
-      },
-      stream);
+  std::optional<Tensor> stretched[2];
+  const auto over_all = [&dims](const Tensor& x, std::optional<Tensor>& view) -> const Tensor& {
+    return x.dims() == dims ? x : view.emplace(broadcast_view(x, dims));
+  };
+  const auto run = [kind](KernelContext& context, const Tensor& left, const Tensor& right, const Tensor& to) {
+    kernels.run(kind, left, right, to, context);
+  };
+  launch(TensorRefs<2>{&a, &b}, TensorRefs<1>{&out}, std::tie(over_all(a, stretched[0]), over_all(b, stretched[1]), out), run, stream);
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <array>
 #include <limits>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include <millrace/kernels/cpu/unary.h>
 #include <millrace/kernels/cuda/kernels.h>
@@ -75,9 +77,10 @@ void unary(Unary kind, const UnaryParams& params, const Tensor& x, Tensor& out, 
   internal::check_device_places(name, stream, {&x, &out});
   internal::check_dtype(name, "out", out, result_dtype(kind, x.dtype()));
   internal::check_dims(name, "out", out, x.dims());
-  launch(
-      TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [kind, params, x, out](KernelContext& context) { kernels.run(kind, params, x, out, context); }, stream);
+  const auto run = [kind, params](KernelContext& context, const Tensor& from, const Tensor& to) {
+    kernels.run(kind, params, from, to, context);
+  };
+  launch(TensorRefs<1>{&x}, TensorRefs<1>{&out}, std::tie(x, std::as_const(out)), run, stream);
 }
 
 Tensor unary(Unary kind, const UnaryParams& params, const Tensor& x, StreamRef stream) {

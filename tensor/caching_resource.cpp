@@ -29,6 +29,7 @@ struct CachingResource::Cache {
   };
 
   std::shared_ptr<MemoryResource> upstream;
+  bool host_accessible = false;
   mutable std::mutex mutex;
   /// By size: multiples of `least` up to `most_small`, which tensors of loops take and give back all the time, and the rest.
   std::array<Class, most_small / least + 1> small;
@@ -81,6 +82,7 @@ std::size_t CachingResource::class_size(std::size_t bytes) {
 CachingResource::CachingResource(std::shared_ptr<MemoryResource> upstream, std::size_t budget) : cache_(std::make_unique<Cache>()) {
   if (!upstream) throw ArgumentError("cache: expected a resource to take memory from, found null");
   cache_->upstream = std::move(upstream);
+  cache_->host_accessible = cache_->upstream->host_accessible();
   cache_->statistics.budget = budget;
 }
 
@@ -123,7 +125,7 @@ void CachingResource::deallocate(void* pointer, std::size_t bytes) noexcept {
 }
 
 Place CachingResource::place() const { return cache_->upstream->place(); }
-bool CachingResource::host_accessible() const noexcept { return cache_->upstream->host_accessible(); }
+bool CachingResource::host_accessible() const noexcept { return cache_->host_accessible; }
 
 void CachingResource::release_cached() noexcept {
   const std::lock_guard lock(cache_->mutex);

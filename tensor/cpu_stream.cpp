@@ -54,11 +54,23 @@ struct CpuStream::Queue {
     std::unique_ptr<Work> work;  // or null: wait for `point`
     Point point;
   };
-  std::mutex mutex;
+  /// How many pieces of work and waits were enqueued, times `one`, and two flags. One word, so that work in the caller takes no lock.
+  std::atomic<std::uint64_t> word{0};
+  static constexpr std::uint64_t busy = 1;    // work runs, or the head waits for a point; who sets it, clears it
+  static constexpr std::uint64_t queued = 2;  // there are items, or the stream has failed: nothing runs in the caller
+  static constexpr std::uint64_t one = 4;
+  std::mutex mutex;  // of what follows, and held by all who set `queued`
   std::deque<Item> items;
-  bool busy = false;                     // work runs, or the head waits for a point
-  std::atomic<std::uint64_t> issued{0};  // written with the lock held
   std::exception_ptr failed;
+
+  std::uint64_t issued() const noexcept { return word.load(std::memory_order_acquire) / one; }
+  /// Another item was queued; the mutex is held. Whether the caller has to drain the queue.
+  bool count() noexcept {
+    std::uint64_t found = word.load(std::memory_order_relaxed);
+    while (!word.compare_exchange_weak(found, (found + one) | busy | queued, std::memory_order_acq_rel)) {
+    }
+    return (found & busy) == 0;
+  }
   KernelRounding rounding;  // of the thread that has entered
   std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
 };
@@ -69,53 +81,42 @@ CpuStream::CpuStream(std::shared_ptr<ThreadTeam> team, std::shared_ptr<MemoryRes
 CpuStream::~CpuStream() = default;
 
 bool CpuStream::enter() noexcept {
-  const std::lock_guard lock(queue_->mutex);
-  if (queue_->busy || !queue_->items.empty() || queue_->failed) return false;
-  queue_->busy = true;
-  ++queue_->issued;
+  std::uint64_t found = queue_->word.load(std::memory_order_relaxed);
+  do {
+    if ((found & (Queue::busy | Queue::queued)) != 0) return false;
+  } while (!queue_->word.compare_exchange_weak(found, (found + Queue::one) | Queue::busy, std::memory_order_acq_rel));
   queue_->rounding.set();
   return true;
 }
 
 void CpuStream::leave(std::exception_ptr) noexcept {
   queue_->rounding.restore();
-  bool more = false;
-  std::uint64_t done = 0;
-  {
-    const std::lock_guard lock(queue_->mutex);
-    more = !queue_->items.empty();
-    done = queue_->issued;
-    if (!more) queue_->busy = false;
-  }
-  if (!more) return queue_->timeline->advance(done);
-  drain();
+  std::uint64_t found = queue_->word.load(std::memory_order_relaxed);
+  const bool alone = (found & Queue::queued) == 0;
+  if (!alone || !queue_->word.compare_exchange_strong(found, found & ~Queue::busy, std::memory_order_acq_rel)) return drain();
+  queue_->timeline->advance(found / Queue::one);
 }
 
 void CpuStream::push(std::unique_ptr<Work> work) {
   {
     const std::lock_guard lock(queue_->mutex);
     queue_->items.push_back({std::move(work), {}});
-    ++queue_->issued;
-    if (queue_->busy) return;
-    queue_->busy = true;
+    if (!queue_->count()) return;
   }
   drain();
 }
 
 void CpuStream::wait(const Point& point) {
-  if (point.reached()) return;
+  if (point.reached() || point.timeline() == queue_->timeline) return;
   {
     const std::lock_guard lock(queue_->mutex);
-    if (point.timeline() == queue_->timeline) return;
     queue_->items.push_back({nullptr, point});
-    ++queue_->issued;
-    if (queue_->busy) return;
-    queue_->busy = true;
+    if (!queue_->count()) return;
   }
   drain();
 }
 
-Point CpuStream::position() { return Point(queue_->timeline, queue_->issued); }
+Point CpuStream::position() { return Point(queue_->timeline, queue_->issued()); }
 
 void CpuStream::complete(std::exception_ptr error) noexcept {
   if (error) {
@@ -133,13 +134,13 @@ void CpuStream::drain() noexcept {
     std::uint64_t before = 0;
     {
       const std::lock_guard lock(queue_->mutex);
-      before = queue_->issued - queue_->items.size();
+      before = queue_->issued() - queue_->items.size();
       failed = queue_->failed;
       if (!queue_->items.empty()) {
         item = std::move(queue_->items.front());
         queue_->items.pop_front();
       } else {
-        queue_->busy = false;
+        queue_->word.store(before * Queue::one | (failed ? Queue::queued : 0), std::memory_order_release);
       }
     }
     if (failed) queue_->timeline->fail(failed);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <tuple>
 #include <utility>
 
 #include <millrace/tensor/stream.h>
@@ -26,6 +27,22 @@ inline void order_write(const Tensor& tensor, StreamRef stream) {
   if (!point.reached()) stream.wait(point);
   stream.uses(tensor.storage());
 }
+template <std::size_t R, std::size_t W>
+void order(const TensorRefs<R>& reads, const TensorRefs<W>& writes, StreamRef stream) {
+  for (const Tensor* tensor : reads)
+    if (tensor != nullptr) order_read(*tensor, stream);
+  for (const Tensor* tensor : writes)
+    if (tensor != nullptr) order_write(*tensor, stream);
+}
+template <std::size_t W>
+void mark(const TensorRefs<W>& writes, StreamRef stream) {
+  const Point done = stream.position();
+  for (const Tensor* tensor : writes) {
+    if (tensor == nullptr) continue;
+    tensor->storage()->set_ready(done);
+    tensor->storage()->mark_written();
+  }
+}
 }  // namespace detail
 
 /// Enqueues `f(context)` on `stream` behind whatever produces the tensors of `reads` and `writes`, and makes the stream's new position the
@@ -34,17 +51,16 @@ inline void order_write(const Tensor& tensor, StreamRef stream) {
 /// when the storage is written again is the caller's to avoid: tensors are written once, or always on one stream.
 template <std::size_t R, std::size_t W, class F>
 void launch(const TensorRefs<R>& reads, const TensorRefs<W>& writes, F&& f, StreamRef stream) {
-  for (const Tensor* tensor : reads)
-    if (tensor != nullptr) detail::order_read(*tensor, stream);
-  for (const Tensor* tensor : writes)
-    if (tensor != nullptr) detail::order_write(*tensor, stream);
+  detail::order(reads, writes, stream);
   stream.enqueue(std::forward<F>(f));
-  Point done = stream.position();
-  for (const Tensor* tensor : writes) {
-    if (tensor == nullptr) continue;
-    tensor->storage()->set_ready(done);
-    tensor->storage()->mark_written();
-  }
+  detail::mark(writes, stream);
+}
+/// The same with `f(context, operands...)`, which owns none of the operands: they are copied where the work runs later, and only there.
+template <std::size_t R, std::size_t W, class F, class... Operands>
+void launch(const TensorRefs<R>& reads, const TensorRefs<W>& writes, std::tuple<const Operands&...> operands, F f, StreamRef stream) {
+  detail::order(reads, writes, stream);
+  stream.enqueue(operands, f);
+  detail::mark(writes, stream);
 }
 
 }  // namespace millrace

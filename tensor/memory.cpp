@@ -48,11 +48,11 @@ Point Allocation::ready() const {
   return ready_;
 }
 
-void Allocation::set_ready(Point point) {
+void Allocation::set_ready(const Point& point) {
   const bool pending = !point.reached();
   if (!pending && !pending_.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(mutex_);
-  ready_ = pending ? std::move(point) : Point{};
+  ready_ = pending ? point : Point{};
   pending_.store(pending, std::memory_order_release);
 }
 

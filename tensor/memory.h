@@ -48,7 +48,7 @@ class Allocation {
 
   /// The point after which the latest contents are there. Reached at once for what the host wrote.
   Point ready() const;
-  void set_ready(Point point);
+  void set_ready(const Point& point);
 
  private:
   std::shared_ptr<MemoryResource> resource_;

@@ -4,6 +4,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -87,13 +88,17 @@ class StreamRef {
   template <class F>
   void enqueue(F&& f) const {
     if (!stream_->enter()) return defer(std::make_unique<Owned<std::decay_t<F>>>(std::forward<F>(f)));
-    try {
-      f(stream_->context());
-    } catch (...) {
-      stream_->leave(std::current_exception());
-      throw;
-    }
-    stream_->leave(nullptr);
+    run_entered([&] { f(stream_->context()); });
+  }
+  /// The same with `f(context, operands...)`. The operands are copied where the work runs later, and only there.
+  template <class F, class... Operands>
+  void enqueue(std::tuple<const Operands&...> operands, F f) const {
+    const auto run = [f](KernelContext& context, const auto& held) {
+      std::apply([&](const Operands&... each) { f(context, each...); }, held);
+    };
+    if (stream_->enter()) return run_entered([&] { run(stream_->context(), operands); });
+    const auto later = [run, held = std::tuple<Operands...>(operands)](KernelContext& context) { run(context, held); };
+    defer(std::make_unique<Owned<std::remove_const_t<decltype(later)>>>(later));
   }
 
   friend bool operator==(StreamRef a, StreamRef b) noexcept { return a.stream_ == b.stream_; }
@@ -107,6 +112,18 @@ class StreamRef {
   };
 
   void defer(std::unique_ptr<Stream::Work> work) const;
+
+  /// Runs `f` on the stream that the caller has entered, and leaves it.
+  template <class F>
+  void run_entered(F f) const {
+    try {
+      f();
+    } catch (...) {
+      stream_->leave(std::current_exception());
+      throw;
+    }
+    stream_->leave(nullptr);
+  }
 
   Stream* stream_;
   const WorkOrigin* origin_ = nullptr;

@@ -30,12 +30,16 @@ struct WideOf<bfloat16> {
 template <class T, class Out, class F>
 void run_each(const Tensor& a, const Tensor& b, const Tensor& out, ThreadTeam& team, F f) {
   using Wide = typename WideOf<T>::type;
-  const StridedLoop<3> loop(out.dims(), {&a.strides(), &b.strides(), &out.strides()});
   const T* left = static_cast<const T*>(a.raw());
   const T* right = static_cast<const T*>(b.raw());
   Out* result = static_cast<Out*>(out.raw_mutable());
-  const auto [a_step, b_step, out_step] = loop.inner();
   const auto one = [f](T x, T y) { return convert_element<Out>(f(convert_element<Wide>(x), convert_element<Wide>(y))); };
+  if (out.elements() == 1) {  // the counters and conditions of loops
+    *result = one(*left, *right);
+    return;
+  }
+  const StridedLoop<3> loop(out.dims(), {&a.strides(), &b.strides(), &out.strides()});
+  const auto [a_step, b_step, out_step] = loop.inner();
   loop.parallel(team, grain_light, [&](const auto& offsets, std::int64_t count) {
     const T* x = left + offsets[0];
     const T* y = right + offsets[1];

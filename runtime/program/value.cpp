@@ -8,7 +8,6 @@
 namespace millrace {
 namespace {
 
-std::string text(std::monostate) { return "nothing"; }
 std::string text(const SlotValue& value) { return "a tensor, " + value.LoDTensor::to_string(); }
 std::string text(const TensorArray& array) { return array.to_string(); }
 std::string text(const SequenceOrder& order) { return "an " + order.to_string(); }
@@ -17,7 +16,7 @@ std::string text(const TensorList& list) { return list.to_string(); }
 }  // namespace
 
 void Value::throw_kind(const char* wanted) const {
-  const std::string found = std::visit([](const auto& held) { return text(held); }, held_);
+  const std::string found = held_ == nullptr ? "nothing" : std::visit([](const auto& held) { return text(held); }, *held_);
   throw ValueKindError(std::string("value: expected ") + wanted + ", found " + found);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/tensor/launch.h>
 
+#include <tuple>
+
 #include <doctest/doctest.h>
 
 #include <millrace/tensor/device.h>
@@ -37,6 +39,35 @@ TEST_CASE("reading what nothing wrote, or writing what is frozen, is refused bef
   frozen.storage()->freeze();
   CHECK_THROWS_WITH_AS(increment(frozen, frozen, cpu.stream(0)), doctest::Contains("shared and frozen"), ReadOnlyError);
   CHECK(frozen.item() == 5.0);
+}
+
+TEST_CASE("operands are lent to work that runs in its caller, and copied for work that runs later") {
+  const auto add = [](ThreadTeam&, const Tensor& x, const Tensor& y) {
+    *static_cast<float*>(y.raw_mutable()) = *static_cast<const float*>(x.raw()) + 1.0f;
+  };
+  {
+    CpuDevice cpu;
+    const Tensor x = Tensor::scalar(1.0f), y(DType::f32, DDim{});
+    const Tensor* lent = nullptr;
+    launch(
+        TensorRefs<1>{&x}, TensorRefs<1>{&y}, std::tie(x, y),
+        [&](ThreadTeam& team, const Tensor& from, const Tensor& to) {
+          lent = &from;
+          add(team, from, to);
+        },
+        cpu.stream(0));
+    CHECK(lent == &x);
+    CHECK(y.item() == 2.0);
+  }
+  testing::SimDevice sim;
+  Tensor result;
+  {
+    const Tensor x = Tensor::scalar(5.0f), y(DType::f32, DDim{}, sim.memory());
+    launch(TensorRefs<1>{&x}, TensorRefs<1>{&y}, std::tie(x, y), add, sim.stream(0));
+    result = y;
+  }
+  sim.drain(1);
+  CHECK(result.item() == 6.0);
 }
 
 TEST_CASE("null tensors are skipped") {
