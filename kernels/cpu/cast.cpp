@@ -4,6 +4,7 @@
 #include <limits>
 #include <type_traits>
 
+#include <millrace/kernels/cpu/convert_run.h>
 #include <millrace/kernels/cpu/each_element.h>
 #include <millrace/kernels/internal/round_to_odd.h>
 
@@ -35,13 +36,29 @@ To cast_one(From value) {
   }
 }
 
+/// The conversion of `convert_element`, as `cast_one` has it, too.
+template <class From, class To>
+void half_and_float(const Tensor& x, const Tensor& out, ThreadTeam& team) {
+  const StridedLoop<2> loop(x.dims(), {&x.strides(), &out.strides()});
+  const From* from = static_cast<const From*>(x.raw());
+  To* to = static_cast<To*>(out.raw_mutable());
+  const auto [from_step, to_step] = loop.inner();
+  loop.parallel(team, grain_light, [&](const auto& offsets, std::int64_t count) {
+    convert_run(from + offsets[0], from_step, to + offsets[1], to_step, count);
+  });
+}
+
 }  // namespace
 
 void cast(const Tensor& x, const Tensor& out, ThreadTeam& team) {
   visit_dtype(x.dtype(), [&](auto from) {
     visit_dtype(out.dtype(), [&](auto to) {
+      using From = typename decltype(from)::type;
       using To = typename decltype(to)::type;
-      each_element<typename decltype(from)::type, To>(x, out, team, [](auto value) { return cast_one<To>(value); });
+      if constexpr (is_half_and_float<From, To>)
+        return half_and_float<From, To>(x, out, team);
+      else
+        return each_element<From, To>(x, out, team, [](auto value) { return cast_one<To>(value); });
     });
   });
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cast.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <type_traits>
+#include <vector>
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
@@ -70,6 +73,32 @@ TEST_CASE("integers become f16 and bf16 with one rounding, to the nearest") {
     }
   }
   CHECK(cast(Tensor::from<std::int64_t>({2049, 65519, 65520}), DType::f16, device.stream(0)).to_vector<float16>()[1].bits == 0x7bff);
+}
+
+TEST_CASE("halves and floats that lie side by side convert as each alone") {
+  CpuDevice device;
+  Random random(9);
+  for (const DType narrow : {DType::f16, DType::bf16}) {
+    const auto compare = [&](const auto& like) {
+      using Half = std::remove_cvref_t<decltype(like)>;
+      std::vector<Half> halves;
+      for (int bits = 0; bits < 1 << 16; ++bits) halves.push_back(Half::from_bits(static_cast<std::uint16_t>(bits)));
+      halves.resize(halves.size() - 3);  // no whole vectors
+      const Tensor given = Tensor::from(halves, DDim{std::ssize(halves)});
+      const std::vector<float> wide = cast(given, DType::f32, device.stream(0)).to_vector<float>();
+      bool same = true;
+      for (std::size_t i = 0; i < halves.size(); ++i)
+        same = same && std::bit_cast<std::uint32_t>(wide[i]) == std::bit_cast<std::uint32_t>(convert_element<float>(halves[i]));
+      CHECK(same);
+      std::vector<float> floats;
+      for (int i = 0; i < 100003; ++i)
+        floats.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(random.between(0, (std::int64_t{1} << 32) - 1))));
+      const auto made = cast(Tensor::from(floats, DDim{std::ssize(floats)}), narrow, device.stream(0)).template to_vector<Half>();
+      for (std::size_t i = 0; i < floats.size(); ++i) same = same && made[i].bits == convert_element<Half>(floats[i]).bits;
+      CHECK(same);
+    };
+    narrow == DType::f16 ? compare(float16()) : compare(bfloat16());
+  }
 }
 
 TEST_CASE("a strided view is cast, and one of that dtype is given back as it is") {
