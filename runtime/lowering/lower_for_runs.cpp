@@ -3,6 +3,7 @@
 
 #include <millrace/runtime/lowering/drop_unread.h>
 #include <millrace/runtime/lowering/join_arithmetic.h>
+#include <millrace/runtime/lowering/join_attention.h>
 #include <millrace/runtime/lowering/join_windows.h>
 #include <millrace/runtime/lowering/skip_repacking.h>
 #include <millrace/runtime/lowering/skip_views.h>
@@ -16,6 +17,7 @@ void lower_for_runs(Program& program, const Place& place) {
   drop_unread(program);
   if (place.is_cpu()) {
     join_windows(program);
+    join_attention(program);
     join_arithmetic(program);
   }
   skip_repacking(program);

@@ -23,19 +23,8 @@ constexpr const char* names[] = {
     "square", "relu", "sqrt", "neg", "abs", "reciprocal"};
 static_assert(std::size(names) == static_cast<std::size_t>(ArithmeticStep::reciprocal) + 1);
 
-std::vector<ArithmeticStep> steps_of(const Attributes& attributes) {
-  std::vector<ArithmeticStep> steps;
-  std::istringstream words(attributes.get<std::string>("steps"));
-  for (std::string word; words >> word;) {
-    const auto* const found = std::find(std::begin(names), std::end(names), word);
-    if (found == std::end(names)) throw ProgramError("attribute 'steps': expected names of steps, found '" + word + "'");
-    steps.push_back(static_cast<ArithmeticStep>(found - std::begin(names)));
-  }
-  return steps;
-}
-
 void infer_arithmetic(InferContext& context) {
-  const std::vector<ArithmeticStep> steps = steps_of(context.attributes());
+  const std::vector<ArithmeticStep> steps = steps_of(context.attributes().get<std::string>("steps"));
   expect_float(context, 0);
   const auto taken = static_cast<std::size_t>(std::count_if(steps.begin(), steps.end(), has_operand));
   if (context.inputs() != taken + 1 || taken > most_operands)
@@ -50,7 +39,7 @@ void infer_arithmetic(InferContext& context) {
 }
 
 OpKernel prepare_arithmetic(const PrepareContext& context) {
-  return [steps = steps_of(context.attributes())](OpContext& run) {
+  return [steps = steps_of(context.attributes().get<std::string>("steps"))](OpContext& run) {
     std::array<const Tensor*, most_operands> operands{};
     for (std::size_t input = 1; input < run.inputs(); ++input) operands[input - 1] = &run.tensor(input);
     run.set(0, arithmetic(steps, run.tensor(0), std::span(operands).first(run.inputs() - 1), run.stream()));
@@ -58,6 +47,17 @@ OpKernel prepare_arithmetic(const PrepareContext& context) {
 }
 
 }  // namespace
+
+std::vector<ArithmeticStep> steps_of(const std::string& text) {
+  std::vector<ArithmeticStep> steps;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    const auto* const found = std::find(std::begin(names), std::end(names), word);
+    if (found == std::end(names)) throw ProgramError("attribute 'steps': expected names of steps, found '" + word + "'");
+    steps.push_back(static_cast<ArithmeticStep>(found - std::begin(names)));
+  }
+  return steps;
+}
 
 std::string name_of(ArithmeticStep step) { return names[static_cast<std::size_t>(step)]; }
 

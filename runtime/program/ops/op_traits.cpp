@@ -26,6 +26,7 @@ void add_traits(OpRegistry& registry) {
       {"greater_equal", {.comparison = Comparison::greater_equal}},
       {"matmul", {.product = true}},
       {"matmul_bias", {.product = true}},
+      {"attention", {.product = true}},
       {"matmul_int8", {.product = true}},
       {"matmul_bytes", {.product = true}},
       {"matmul_integer", {.product = true}},

@@ -9,6 +9,7 @@ std::shared_ptr<const OpRegistry> standard_ops() {
     ops::add_constant_ops(*registry);
     ops::add_elementwise_ops(*registry);
     ops::add_arithmetic_ops(*registry);
+    ops::add_attention_ops(*registry);
     ops::add_activation_ops(*registry);
     ops::add_matmul_ops(*registry);
     ops::add_int8_ops(*registry);

@@ -9,6 +9,7 @@ namespace millrace::ops {
 void add_constant_ops(OpRegistry& registry);     ///< constant, constant_of_shape, range, one_hot, cast, identity
 void add_elementwise_ops(OpRegistry& registry);  ///< add … logical_xor, where, clip
 void add_arithmetic_ops(OpRegistry& registry);   ///< arithmetic
+void add_attention_ops(OpRegistry& registry);    ///< attention
 void add_activation_ops(OpRegistry& registry);   ///< neg … is_inf, sigmoid … prelu
 void add_matmul_ops(OpRegistry& registry);       ///< matmul, gemm
 void add_int8_ops(OpRegistry& registry);       ///< quantize_rows, matmul_int8, round_to_bytes, matmul_bytes, quantize_bytes, matmul_integer

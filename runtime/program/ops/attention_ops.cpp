@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <millrace/kernels/attention.h>
+#include <millrace/runtime/program/op_context.h>
+#include <millrace/runtime/program/ops/internal/arithmetic_names.h>
+#include <millrace/runtime/program/ops/internal/define.h>
+#include <millrace/runtime/program/ops/internal/families.h>
+#include <millrace/runtime/program/ops/internal/inference.h>
+#include <millrace/runtime/program/ops/internal/rows.h>
+
+/// Attention as one op, made when a program is compiled (lowering/join_attention.h).
+namespace millrace::ops {
+namespace {
+
+constexpr std::size_t operands_begin = 6;
+
+/// The attributes of an op. Axes are views of the inputs, and of the result; where there are three of them, the first one is that of the heads.
+struct Form {
+  Attention call;
+  std::vector<int> q_axes, k_axes, v_axes;
+
+  explicit Form(const Attributes& attributes)
+      : q_axes(axes(attributes, "q_axes")), k_axes(axes(attributes, "k_axes")), v_axes(axes(attributes, "v_axes")) {
+    call.scale = attributes.get_or("scale", 1.0);
+    call.shares_heads = attributes.get_or("shares_heads", false);
+    call.steps = steps_of(attributes.get_or("steps", std::string()));
+    call.out_axes = axes(attributes, "out_axes");
+    if (k_axes.size() != q_axes.size() || v_axes.size() != q_axes.size() || call.out_axes.size() != q_axes.size())
+      throw ProgramError("expected as many axes of each operand and of the result");
+    if (call.out_axes.back() + 1 != static_cast<int>(q_axes.size())) throw ProgramError("attribute out_axes: expected the last axis last");
+  }
+
+ private:
+  static std::vector<int> axes(const Attributes& attributes, const char* name) {
+    const Ints given = attributes.get_or(name, Ints{0, 1, 2, 3});
+    if (given.size() != 3 && given.size() != 4)
+      throw ProgramError(std::string("attribute ") + name + ": expected three or four axes, found " + list_text(given));
+    return checked_axes(given, static_cast<int>(given.size()));
+  }
+};
+
+void infer_attention(InferContext& context) {
+  const Form form(context.attributes());
+  expect_float(context, 0);
+  const auto rank = static_cast<int>(form.q_axes.size());
+  for (const std::size_t input : {std::size_t{0}, std::size_t{1}, std::size_t{2}}) {
+    expect_same_dtype(context, 0, input);
+    expect_rank(context, input, rank);
+  }
+  // Operands may stretch the scores, so that q alone does not tell the extents of the result.
+  DDim shape;
+  for (const int axis : form.call.out_axes)
+    shape = shape.inserted(shape.rank(), axis + 1 == rank ? extent(context, 2, form.v_axes.back()) : DDim::unknown);
+  context.result(tensor_type(context.tensor(0).dtype, shape));
+}
+
+/// The view with four axes.
+Tensor viewed(const Tensor& x, const std::vector<int>& axes) {
+  const Tensor view = x.permute(axes);
+  if (view.rank() == 4) return view;
+  const auto first = (static_cast<const std::byte*>(view.raw()) - view.storage()->data()) / static_cast<std::int64_t>(size_of(x.dtype()));
+  return Tensor(x.dtype(), view.dims().inserted(0, 1), view.strides().inserted(0, 1), first, view.storage());
+}
+
+OpKernel prepare_attention(const PrepareContext& context) {
+  const Attributes& attributes = context.attributes();
+  Form form(attributes);
+  const bool flat = form.q_axes.size() == 3;
+  if (flat) {
+    for (int& axis : form.call.out_axes) ++axis;
+    form.call.out_axes.insert(form.call.out_axes.begin(), 0);
+  }
+  return [form = std::move(form), flat, mask_value = attributes.get_or("mask_value", 0.0),
+          mask_keeps = attributes.get_or("mask_keeps", false), hidden_keeps = attributes.get_or("hidden_keeps", false)](OpContext& run) {
+    Attention call = form.call;
+    call.q = viewed(run.tensor(0), form.q_axes);
+    call.k = viewed(run.tensor(1), form.k_axes);
+    call.v = viewed(run.tensor(2), form.v_axes);
+    if (run.has(3)) call.offset = run.tensor(3);
+    if (run.has(4)) call.mask = ScoreMask{run.tensor(4), mask_value, mask_keeps};
+    if (run.has(5)) call.hidden = ScoreMask{run.tensor(5), 0, hidden_keeps};
+    for (std::size_t input = operands_begin; input < run.inputs(); ++input) call.operands.push_back(run.tensor(input));
+    const Tensor made = attention(call, run.stream());
+    run.set(0, flat ? made.reshape(made.dims().erased(0)) : made);
+  };
+}
+
+}  // namespace
+
+void add_attention_ops(OpRegistry& registry) {
+  OpDef def =
+      define("attention", {"Q", "K", "V", "Offset?", "Mask?", "Hidden?", "Operands..."}, {"Out"},
+             {"scale", "shares_heads", "steps", "q_axes", "k_axes", "v_axes", "out_axes", "mask_value", "mask_keeps", "hidden_keeps"});
+  def.infer = infer_attention;
+  def.prepare = prepare_attention;
+  def.follow_rows = [](const InferContext&, const std::vector<int>&) -> std::vector<int> { refuse_rows("looks at all rows"); };
+  registry.add(std::move(def));
+}
+
+}  // namespace millrace::ops
