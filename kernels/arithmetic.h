@@ -14,7 +14,7 @@ namespace millrace {
 ///
 ///   add mul minimum maximum sub div    v ∘ a
 ///   from into before_minimum before_maximum      a − v, a / v, minimum(a, v), maximum(a, v)
-///   square relu sqrt neg abs reciprocal          of v alone
+///   square relu sqrt neg abs reciprocal exp tanh sigmoid erf     of v alone
 enum class ArithmeticStep : std::uint8_t {
   add,
   sub,
@@ -31,11 +31,18 @@ enum class ArithmeticStep : std::uint8_t {
   sqrt,
   neg,
   abs,
-  reciprocal
+  reciprocal,
+  exp,
+  tanh,
+  sigmoid,
+  erf
 };
 
 /// Whether the step takes an operand.
 constexpr bool has_operand(ArithmeticStep step) { return step < ArithmeticStep::square; }
+
+/// Whether the step takes as long as many others.
+constexpr bool is_heavy(ArithmeticStep step) { return step >= ArithmeticStep::exp; }
 
 /// Operands that one formula takes, at most.
 inline constexpr std::size_t most_operands = 6;

@@ -8,6 +8,7 @@
 #define HWY_TARGET_INCLUDE "millrace/kernels/cpu/arithmetic_kernels.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+#include <millrace/kernels/cpu/activation-inl.h>
 #include <millrace/kernels/cpu/binary-inl.h>
 #include <millrace/kernels/cpu/elementary-inl.h>
 #include <millrace/kernels/cpu/partial-inl.h>
@@ -15,6 +16,21 @@
 HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+/// A function of many instructions on some vectors, one after another: its code is there once.
+template <class T>
+HWY_NOINLINE void TakeFunction(ArithmeticStep step, T* values, std::size_t vectors) {
+  const hn::ScalableTag<T> d;
+  const auto each = [&](auto f) HWY_ATTR {
+    for (std::size_t i = 0; i < vectors * hn::Lanes(d); i += hn::Lanes(d)) hn::Store(f(hn::Load(d, values + i)), d, values + i);
+  };
+  switch (step) {
+    case ArithmeticStep::exp: return each([d](auto x) HWY_ATTR { return Exp(d, x); });
+    case ArithmeticStep::tanh: return each([d](auto x) HWY_ATTR { return Tanh(d, x); });
+    case ArithmeticStep::sigmoid: return each([d](auto x) HWY_ATTR { return Sigmoid(d, x); });
+    default: return each([d](auto x) HWY_ATTR { return Erf(d, x); });
+  }
+}
 
 /// v[u] = f(v[u], a[u]) for `Vectors` vectors: the choice of f is made once for all.
 template <int Vectors, class D, class V = hn::Vec<D>>
@@ -42,6 +58,16 @@ HWY_INLINE void TakeStep(D d, ArithmeticStep step, const V* a, V* v) {
     case ArithmeticStep::neg: return alone([](V x) HWY_ATTR { return hn::Neg(x); });
     case ArithmeticStep::abs: return alone([](V x) HWY_ATTR { return hn::Abs(x); });
     case ArithmeticStep::reciprocal: return alone([d](V x) HWY_ATTR { return hn::Div(hn::Set(d, hn::TFromD<D>{1}), x); });
+    case ArithmeticStep::exp:
+    case ArithmeticStep::tanh:
+    case ArithmeticStep::sigmoid:
+    case ArithmeticStep::erf: {
+      HWY_ALIGN hn::TFromD<D> room[static_cast<std::size_t>(Vectors) * hn::MaxLanes(d)];
+      for (int u = 0; u < Vectors; ++u) hn::Store(v[u], d, room + static_cast<std::size_t>(u) * hn::Lanes(d));
+      TakeFunction(step, room, Vectors);
+      for (int u = 0; u < Vectors; ++u) v[u] = hn::Load(d, room + static_cast<std::size_t>(u) * hn::Lanes(d));
+      return;
+    }
   }
 }
 

@@ -55,7 +55,9 @@ class Heads {
         v_layout_(layout_for<T>(kernels_, keys_, width_)),
         score_row_(rounded(keys_)) {
     const std::int64_t fitting = score_bytes / (score_row_ * static_cast<std::int64_t>(sizeof(T))) / tile_rows * tile_rows;
-    block_ = std::min(rows_, std::clamp(fitting, tile_rows, most_rows));
+    const std::int64_t most = std::clamp(fitting, tile_rows, most_rows);
+    const std::int64_t even = (rows_ + most - 1) / most;
+    block_ = std::min(rows_, ((rows_ + even - 1) / even + tile_rows - 1) / tile_rows * tile_rows);  // nearly alike
     blocks_ = (rows_ + block_ - 1) / block_;
     copies_q_ = call.scale != 1 || (depth_ > 1 && call.q.strides()[3] != 1);
     const DDim& v = call.v.strides();

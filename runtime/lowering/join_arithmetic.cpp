@@ -56,7 +56,11 @@ constexpr OneSide functions_alone[] = {{"relu", ArithmeticStep::relu},
                                        {"sqrt", ArithmeticStep::sqrt},
                                        {"neg", ArithmeticStep::neg},
                                        {"abs", ArithmeticStep::abs},
-                                       {"reciprocal", ArithmeticStep::reciprocal}};
+                                       {"reciprocal", ArithmeticStep::reciprocal},
+                                       {"exp", ArithmeticStep::exp},
+                                       {"tanh", ArithmeticStep::tanh},
+                                       {"sigmoid", ArithmeticStep::sigmoid},
+                                       {"erf", ArithmeticStep::erf}};
 
 class Joiner {
  public:

@@ -5,7 +5,7 @@
 
 namespace millrace {
 
-/// Makes one op `arithmetic` of sums, differences, products, quotients, bounds, squares and `relu` of block 0 that follow each other in the same declared extents, where
+/// Makes one op `arithmetic` of sums, differences, products, quotients, bounds, squares, `relu`, `sigmoid` and the like of block 0 that follow each other in the same declared extents, where
 /// nothing else reads the values between them: elements are read and written once. Bits stay. For f32 and f64 without LoD in host memory, behind `join_windows`, which
 /// looks for sums and products itself.
 void join_arithmetic(Program& program);

@@ -34,6 +34,10 @@ Tensor one_step(ArithmeticStep step, const Tensor& x, const Tensor& a, StreamRef
     case ArithmeticStep::neg: return unary(Unary::neg, {}, x, stream);
     case ArithmeticStep::abs: return unary(Unary::abs, {}, x, stream);
     case ArithmeticStep::reciprocal: return unary(Unary::reciprocal, {}, x, stream);
+    case ArithmeticStep::exp: return unary(Unary::exp, {}, x, stream);
+    case ArithmeticStep::tanh: return unary(Unary::tanh, {}, x, stream);
+    case ArithmeticStep::sigmoid: return unary(Unary::sigmoid, {}, x, stream);
+    case ArithmeticStep::erf: return unary(Unary::erf, {}, x, stream);
   }
   return x;
 }
@@ -69,6 +73,8 @@ TEST_CASE("steps of arithmetic have the bits of one op after another, for any ex
               {{ArithmeticStep::from, ArithmeticStep::into, ArithmeticStep::square, ArithmeticStep::relu}, {same, number}},
               {{ArithmeticStep::abs, ArithmeticStep::sqrt, ArithmeticStep::reciprocal, ArithmeticStep::neg}, {}},
               {{ArithmeticStep::maximum, ArithmeticStep::minimum}, {number, turned}},
+              {{ArithmeticStep::div, ArithmeticStep::erf, ArithmeticStep::mul, ArithmeticStep::sigmoid}, {number, same}},
+              {{ArithmeticStep::tanh, ArithmeticStep::add, ArithmeticStep::exp}, {column}},
               {{ArithmeticStep::before_maximum, ArithmeticStep::before_minimum, ArithmeticStep::div}, {row, same, column}},
               {{ArithmeticStep::add, ArithmeticStep::add, ArithmeticStep::sub, ArithmeticStep::mul, ArithmeticStep::add,
                 ArithmeticStep::mul},

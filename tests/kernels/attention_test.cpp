@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -87,12 +88,15 @@ Attention random_call(Random& random, DType dtype, std::int64_t batch, std::int6
 
 }  // namespace
 
-TEST_CASE("attention has the bits of its parts, whatever the extents are") {
-  Random random(1);
-  for (const DType dtype : {DType::f32, DType::f64})
-    for (const std::int64_t queries : {1, 2, 7, 61, 130})
-      for (const std::int64_t keys : {1, 3, 64, 130, 700})
-        for (const std::int64_t width : {1, 5, 32}) checked(random_call(random, dtype, 2, 3, queries, keys, width + 3, width));
+TEST_CASE("attention has the bits of its parts, whatever the extents are, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    Random random(1);
+    for (const DType dtype : {DType::f32, DType::f64})
+      for (const std::int64_t queries : {1, 2, 7, 61, 130})
+        for (const std::int64_t keys : {1, 3, 64, 130, 700})
+          for (const std::int64_t width : {1, 5, 32}) checked(random_call(random, dtype, 2, 3, queries, keys, width + 3, width));
+  });
 }
 
 TEST_CASE("attention reads views, scales queries and turns its result") {

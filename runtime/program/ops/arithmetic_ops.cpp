@@ -19,9 +19,9 @@ namespace millrace::ops {
 namespace {
 
 constexpr const char* names[] = {
-    "add",    "sub",  "from", "mul", "div", "into",      "minimum", "before_minimum", "maximum", "before_maximum",
-    "square", "relu", "sqrt", "neg", "abs", "reciprocal"};
-static_assert(std::size(names) == static_cast<std::size_t>(ArithmeticStep::reciprocal) + 1);
+    "add",    "sub",  "from", "mul", "div", "into",       "minimum", "before_minimum", "maximum", "before_maximum",
+    "square", "relu", "sqrt", "neg", "abs", "reciprocal", "exp",     "tanh",           "sigmoid", "erf"};
+static_assert(std::size(names) == static_cast<std::size_t>(ArithmeticStep::erf) + 1);
 
 void infer_arithmetic(InferContext& context) {
   const std::vector<ArithmeticStep> steps = steps_of(context.attributes().get<std::string>("steps"));

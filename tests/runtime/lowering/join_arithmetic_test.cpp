@@ -70,6 +70,12 @@ TEST_CASE("steps on the second operand, bounds, squares and relu join") {
         })) == Words{"add square"});
 }
 
+TEST_CASE("swish and GELU in parts become one op") {
+  CHECK(joined(program_of([](Var x) { return x * call1("sigmoid", {x}); })) == Words{"sigmoid mul"});
+  CHECK(joined(program_of([](Var x) { return x * (call1("erf", {x / 1.4142135f}) + 1.0f) * 0.5f; })) == Words{"div erf add mul mul"});
+  CHECK(joined(program_of([](Var x) { return call1("exp", {tanh(x)}); })) == Words{"tanh exp"});
+}
+
 TEST_CASE("values that something else reads stay, and so does an op alone") {
   CHECK(joined(program_of([](Var x) {
           const Var y = x + 1.0f;
