@@ -97,6 +97,9 @@ void add_attention_ops(OpRegistry& registry) {
   def.infer = infer_attention;
   def.prepare = prepare_attention;
   def.follow_rows = [](const InferContext&, const std::vector<int>&) -> std::vector<int> { refuse_rows("looks at all rows"); };
+  def.vectorize = [](Vectorizer&, const Op&) {
+    throw UnsupportedError("op attention: it is made when a program is compiled, of ops that have a rule for many sequences");
+  };
   registry.add(std::move(def));
 }
 
