@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <millrace/kernels/cpu/convert_run.h>
 #include <millrace/kernels/cpu/fold_kernels.h>
 #include <millrace/kernels/cpu/strided_loop.h>
 #include <millrace/kernels/cpu/transpose_kernels.h>
@@ -65,8 +66,8 @@ void each_rows(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, F
         for (int r = 0; r < count; ++r) {
           Wide* buffer = buffers[r];
           elements.each_run(0, n, [&](const auto& offsets, std::int64_t run) {
-            const T* source = from + starts[0][r] + offsets[0];
-            for (std::int64_t i = 0; i < run; ++i) *buffer++ = convert_element<Wide>(source[i * from_step]);
+            convert_run(from + starts[0][r] + offsets[0], from_step, buffer, 1, run);
+            buffer += run;
           });
         }
       }
@@ -87,8 +88,8 @@ void each_rows(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, F
       for (int r = 0; r < count; ++r) {
         const Wide* buffer = buffers[r];
         elements.each_run(0, n, [&](const auto& offsets, std::int64_t run) {
-          T* target = to + starts[1][r] + offsets[1];
-          for (std::int64_t i = 0; i < run; ++i) target[i * to_step] = convert_element<T>(*buffer++);
+          convert_run(buffer, 1, to + starts[1][r] + offsets[1], to_step, run);
+          buffer += run;
         });
       }
     }
