@@ -105,7 +105,7 @@ Tensor matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const Tenso
   if (x.elements() == 0 || dims.elements() == 0) return zeros(dims, DType::f32, stream);
   if (internal::on_cuda(stream.place())) return multiplied_in_steps(weights, x, axis, stream);
   const Tensor from = x.is_contiguous() ? x : internal::row_major("matmul_bytes", x, stream);
-  const Tensor bytes(DType::i8, x.dims(), stream.memory());
+  const Tensor bytes(DType::u8, x.dims(), stream.memory());
   Tensor out(DType::f32, dims, stream.memory());
   const std::int64_t rows = x.dims().slice(axis, x.rank()).elements() / k;
   launch(
@@ -113,7 +113,7 @@ Tensor matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const Tenso
       [=, out = out](ThreadTeam& team) {
         const auto* in = static_cast<const float*>(from.raw());
         for (std::int64_t row = 0; row < from.elements() / k; row += rows)
-          cpu::matmul_bytes(plan, weights, in + row * k, rows, static_cast<std::int8_t*>(bytes.raw_mutable()) + row * k,
+          cpu::matmul_bytes(plan, weights, in + row * k, rows, static_cast<std::uint8_t*>(bytes.raw_mutable()) + row * k,
                             static_cast<float*>(out.raw_mutable()) + row * plan.desc().n, team);
       },
       stream);
@@ -122,16 +122,9 @@ Tensor matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const Tenso
 
 namespace {
 
-/// i8 less the 128 that a u8 is more.
-void take_less(const Tensor& x, std::int8_t* bytes) {
-  const auto* from = static_cast<const std::uint8_t*>(x.raw());
-  const std::uint8_t flip = x.dtype() == DType::u8 ? 0x80 : 0;
-  for (std::int64_t i = 0; i < x.elements(); ++i) bytes[i] = static_cast<std::int8_t>(from[i] ^ flip);
-}
-
 std::int32_t zero_at(const Tensor& zero, std::int64_t place) {
   if (zero.dtype() == DType::i8) return static_cast<const std::int8_t*>(zero.raw())[place];
-  return static_cast<const std::uint8_t*>(zero.raw())[place] - 128;
+  return static_cast<const std::uint8_t*>(zero.raw())[place];
 }
 
 Tensor summed_in_steps(const PackedInt8& weights, const Tensor& x, const Tensor& zero, StreamRef stream) {
@@ -171,9 +164,7 @@ ByteTensor quantize_bytes(const Tensor& x, int axis, StreamRef stream) {
             const cpu::ByteRange range = cpu::byte_range(in + i * count, count);
             static_cast<float*>(made.scale.raw_mutable())[i] = range.scale;
             static_cast<std::uint8_t*>(made.zero.raw_mutable())[i] = static_cast<std::uint8_t>(range.zero);
-            std::uint8_t* to = bytes + i * count;
-            cpu::take_bytes(in + i * count, count, range, reinterpret_cast<std::int8_t*>(to));
-            for (std::int64_t at = 0; at < count; ++at) to[at] ^= 0x80;
+            cpu::take_bytes(in + i * count, count, range, bytes + i * count);
           }
         });
       },
@@ -198,16 +189,14 @@ Tensor matmul_integer(const Int8Plan& plan, const PackedInt8& weights, const Ten
   if (internal::on_cuda(stream.place())) return summed_in_steps(weights, x, zero, stream);
   const Tensor from = x.is_contiguous() ? x : internal::row_major("matmul_integer", x, stream);
   const Tensor off = zero.is_contiguous() ? zero : internal::row_major("matmul_integer", zero, stream);
-  const Tensor bytes(DType::i8, x.dims(), stream.memory());
   Tensor out(DType::i32, dims, stream.memory());
   launch(
-      TensorRefs<4>{&from, &off, &weights.data, &weights.offsets}, TensorRefs<2>{&bytes, &out},
+      TensorRefs<4>{&from, &off, &weights.data, &weights.offsets}, TensorRefs<1>{&out},
       [=, out = out](ThreadTeam& team) {
-        auto* less = static_cast<std::int8_t*>(bytes.raw_mutable());
-        take_less(from, less);
+        const auto* bytes = static_cast<const std::uint8_t*>(from.raw());
         const std::int64_t pieces = off.elements(), rows = from.elements() / k / pieces;
         for (std::int64_t i = 0; i < pieces; ++i)
-          cpu::sum_bytes(plan, weights, less + i * rows * k, rows, zero_at(off, i),
+          cpu::sum_bytes(plan, weights, bytes + i * rows * k, rows, from.dtype() == DType::i8, zero_at(off, i),
                          static_cast<std::int32_t*>(out.raw_mutable()) + i * rows * plan.desc().n, team);
       },
       stream);

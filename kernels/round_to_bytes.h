@@ -26,7 +26,7 @@ void round_to_bytes(const RowView& x, std::int64_t rows, std::int64_t count, con
 /// exact, then a rounding to f32 and two rounded products. `axis` is 0 … rank − 1; k up to `most_bytes_k`.
 Tensor matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, int axis, StreamRef stream);
 /// `matmul_bytes` of `rows` rows in host memory, which share one scale, in the calling thread. `bytes`: room for one row or more.
-void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const RowView& x, std::int64_t rows, std::span<std::int8_t> bytes,
+void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const RowView& x, std::int64_t rows, std::span<std::uint8_t> bytes,
                   const RowView& out);
 inline constexpr std::int64_t most_bytes_k = 65535;
 

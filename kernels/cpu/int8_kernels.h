@@ -7,10 +7,10 @@
 
 namespace millrace::cpu {
 
-/// Some rows, less `zero`, times panels [first, last) of packed weights (kernels/int8.h). A panel is four vectors of columns, the last one padded with
+/// Some rows times panels [first, last) of packed weights (kernels/int8.h). A panel is four vectors of columns, the last one padded with
 /// zeros: [group of k][column][k of the group]. Offsets and scales of columns are padded alike.
 struct Int8Call {
-  const std::int8_t* const* a = nullptr;  ///< rows of k elements
+  const std::uint8_t* const* a = nullptr;  ///< rows of k elements, less `zero`
   const float* const* scales = nullptr;   ///< of each row
   float* const* out = nullptr;
   std::int64_t rows = 0;  ///< ≤ max_rows
@@ -22,6 +22,7 @@ struct Int8Call {
   std::int64_t first_panel = 0;
   std::int64_t last_panel = 0;
   std::int32_t zero = 0;  ///< what stands for 0 in the rows: it comes off each element, exactly
+  bool has_sign = true;   ///< elements of rows are i8, else u8
   bool whole = false;     ///< `out` gets the sums as they are, i32
 };
 
@@ -31,6 +32,10 @@ struct Int8Kernels {
   std::int64_t group;  ///< k side by side
   void (*multiply)(const Int8Call&);
   void (*quantize)(const float* x, std::int64_t k, std::int8_t* values, float* scale);
+  /// The least and the greatest of `count` elements and of `range`; false where an element is no number.
+  bool (*range)(const float* x, std::int64_t count, float* range);
+  /// x / scale to the nearest whole number, plus `zero`, within 0 … 255; 0 where that is no number.
+  void (*to_bytes)(const float* x, std::int64_t count, float scale, float zero, std::uint8_t* bytes);
 };
 
 /// The kernels of the best instruction set of this machine.

@@ -17,16 +17,16 @@ constexpr std::int64_t lanes = 16;
 constexpr std::int64_t group = 4;
 constexpr std::int64_t width = panel_vectors * lanes;
 
-/// Four of a row as unsigned: value + 128. Elements behind the end meet zeros.
-inline std::uint32_t four_of(const std::int8_t* a, std::int64_t at, std::int64_t k) {
+/// The last ones of a row, fewer than four. Elements behind the end meet zeros.
+inline std::uint32_t last_of(const std::uint8_t* a, std::int64_t at, std::int64_t k) {
   std::uint32_t four = 0;
-  std::memcpy(&four, a + at, at + group <= k ? 4 : static_cast<std::size_t>(k - at));
-  return four ^ 0x80808080u;
+  std::memcpy(&four, a + at, static_cast<std::size_t>(k - at));
+  return four;
 }
 
-/// Rows times Vectors vectors of columns; vectors 4… belong to a second panel. The instruction multiplies unsigned by signed, so 128 times
-/// the sum of a column is too much, and comes off in front, with what `zero` makes of it.
-template <int Rows, int Vectors>
+/// Rows times Vectors vectors of columns; vectors 4… belong to a second panel. The instruction multiplies unsigned by signed, so elements with
+/// a sign are taken 128 too high: 128 times the sum of a column comes off in front, with what `zero` makes of it.
+template <int Rows, int Vectors, bool HasSign>
 MILLRACE_VNNI void tile(const Int8Call& call, std::int64_t first, std::int64_t panel) {
   const std::int64_t groups = (call.k + group - 1) / group;
   const std::int64_t stride = width * groups * group;
@@ -35,26 +35,31 @@ MILLRACE_VNNI void tile(const Int8Call& call, std::int64_t first, std::int64_t p
   __m512i sum[Rows][Vectors];
   for (int v = 0; v < Vectors; ++v) {
     const __m512i sums = _mm512_srai_epi32(_mm512_loadu_si512(call.offsets + panel * width + v * lanes), 7);
-    const __m512i offset = _mm512_mullo_epi32(sums, _mm512_set1_epi32(128 + call.zero));
+    const __m512i offset = _mm512_mullo_epi32(sums, _mm512_set1_epi32((HasSign ? 128 : 0) + call.zero));
     for (int row = 0; row < Rows; ++row) sum[row][v] = _mm512_sub_epi32(_mm512_setzero_si512(), offset);
   }
-  for (std::int64_t at = 0; at < groups; ++at, b += width * group) {
+  const std::uint8_t* from[Rows];
+  for (int row = 0; row < Rows; ++row) from[row] = call.a[first + row];
+  const __m512i flip = _mm512_set1_epi8(static_cast<char>(0x80));
+  const auto add = [&](auto four) MILLRACE_VNNI {
     __m512i left[Rows];
     for (int row = 0; row < Rows; ++row) {
-      std::uint32_t four = 0;
-      if (at < whole) {
-        std::memcpy(&four, call.a[first + row] + at * group, 4);
-        four ^= 0x80808080u;
-      } else {
-        four = four_of(call.a[first + row], at * group, call.k);
-      }
-      left[row] = _mm512_set1_epi32(static_cast<int>(four));
+      left[row] = _mm512_set1_epi32(four(row));
+      if constexpr (HasSign) left[row] = _mm512_xor_si512(left[row], flip);
     }
     for (int v = 0; v < Vectors; ++v) {
       const __m512i right = _mm512_loadu_si512(b + (v < panel_vectors ? 0 : stride) + v % panel_vectors * lanes * group);
       for (int row = 0; row < Rows; ++row) sum[row][v] = _mm512_dpbusd_epi32(sum[row][v], left[row], right);
     }
-  }
+    b += width * group;
+  };
+  for (std::int64_t at = 0; at < whole; ++at)
+    add([&](int row) {
+      std::int32_t four;
+      std::memcpy(&four, from[row] + at * group, sizeof four);
+      return four;
+    });
+  if (whole < groups) add([&](int row) { return static_cast<std::int32_t>(last_of(from[row], whole * group, call.k)); });
   for (int row = 0; row < Rows; ++row) {
     const __m512 scale = _mm512_set1_ps(call.whole ? 1.0f : *call.scales[first + row]);
     for (int v = 0; v < Vectors; ++v) {
@@ -72,26 +77,29 @@ MILLRACE_VNNI void tile(const Int8Call& call, std::int64_t first, std::int64_t p
   }
 }
 
-MILLRACE_VNNI void multiply(const Int8Call& call) {
+template <bool HasSign>
+void multiply_rows(const Int8Call& call) {
   for (std::int64_t panel = call.first_panel; panel < call.last_panel;) {
     const bool two = call.rows <= 2 && panel + 2 <= call.last_panel;
     std::int64_t row = 0;
     if (two) {
-      call.rows == 1 ? tile<1, 8>(call, 0, panel) : tile<2, 8>(call, 0, panel);
+      call.rows == 1 ? tile<1, 8, HasSign>(call, 0, panel) : tile<2, 8, HasSign>(call, 0, panel);
     } else {
-      for (; row + 4 <= call.rows; row += 4) tile<4, 4>(call, row, panel);
-      for (; row + 2 <= call.rows; row += 2) tile<2, 4>(call, row, panel);
-      if (row < call.rows) tile<1, 4>(call, row, panel);
+      for (; row + 4 <= call.rows; row += 4) tile<4, 4, HasSign>(call, row, panel);
+      for (; row + 2 <= call.rows; row += 2) tile<2, 4, HasSign>(call, row, panel);
+      if (row < call.rows) tile<1, 4, HasSign>(call, row, panel);
     }
     panel += two ? 2 : 1;
   }
 }
 
+void multiply(const Int8Call& call) { call.has_sign ? multiply_rows<true>(call) : multiply_rows<false>(call); }
+
 }  // namespace
 
 const Int8Kernels* vnni_kernels(const Int8Kernels& plain) {
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vnni")) return nullptr;
-  static const Int8Kernels kernels{lanes, group, multiply, plain.quantize};
+  static const Int8Kernels kernels{lanes, group, multiply, plain.quantize, plain.range, plain.to_bytes};
   return &kernels;
 }
 

@@ -18,16 +18,16 @@ struct ByteRange {
 ByteRange byte_range(const float* x, std::int64_t count);
 /// The range of `rows` rows of `count` elements.
 ByteRange byte_range(const RowView& x, std::int64_t rows, std::int64_t count);
-/// Bytes less 128.
-void take_bytes(const float* x, std::int64_t count, const ByteRange& range, std::int8_t* bytes);
+/// 0 where the range has none.
+void take_bytes(const float* x, std::int64_t count, const ByteRange& range, std::uint8_t* bytes);
 /// `rows` rows (at most `max_rows`) of such bytes times some panels of the weights.
-void multiply_bytes(const Int8Plan& plan, const PackedInt8& weights, const ByteRange& range, const std::int8_t* bytes, std::int64_t rows,
+void multiply_bytes(const Int8Plan& plan, const PackedInt8& weights, const ByteRange& range, const std::uint8_t* bytes, std::int64_t rows,
                     const RowView& out, std::int64_t first_panel, std::int64_t last_panel);
-/// Sums of rows of bytes less 128 and less `zero`, in i32.
-void sum_bytes(const Int8Plan& plan, const PackedInt8& weights, const std::int8_t* bytes, std::int64_t rows, std::int32_t zero,
-               std::int32_t* out, ThreadTeam& team);
+/// Sums of rows of bytes less `zero`, in i32; `has_sign`: the bytes are i8.
+void sum_bytes(const Int8Plan& plan, const PackedInt8& weights, const std::uint8_t* bytes, std::int64_t rows, bool has_sign,
+               std::int32_t zero, std::int32_t* out, ThreadTeam& team);
 /// `rows` rows of one range; `bytes`: room for them.
-void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* x, std::int64_t rows, std::int8_t* bytes, float* out,
+void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* x, std::int64_t rows, std::uint8_t* bytes, float* out,
                   ThreadTeam& team);
 
 }  // namespace millrace::cpu

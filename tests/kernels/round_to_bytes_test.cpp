@@ -116,7 +116,7 @@ TEST_CASE("products of such bytes are exact sums, scaled, with the same bits on 
     CHECK(same_bits(made, *first));
     const Tensor coupled = matmul_bytes(plan, packed, x, 0, device.stream(0));
     for (const std::size_t room : {50, 100, 150}) {
-      std::vector<std::int8_t> bytes(room);
+      std::vector<std::uint8_t> bytes(room);
       Tensor all(DType::f32, DDim{3, 70}), row(DType::f32, DDim{1, 70});
       matmul_bytes(plan, packed, {const_cast<float*>(x.data<float>()) + 50, 50}, 1, bytes, {row.mutable_data<float>(), 70});
       matmul_bytes(plan, packed, {const_cast<float*>(x.data<float>()), 50}, 3, bytes, {all.mutable_data<float>(), 70});

@@ -251,7 +251,7 @@ RowFunction matmul_bytes_of_rows(const PrepareContext& context, const RowForm& f
     throw UnsupportedError("rows of more axes or elements");
   const bool alone = first_axis(context.attributes()) > 0;
   return [known = *known, alone](std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) {
-    std::int8_t bytes[stack_bytes];
+    std::uint8_t bytes[stack_bytes];
     const std::int64_t together = alone ? 1 : rows;
     for (std::int64_t i = 0; i < rows; i += together)
       matmul_bytes(known.plan, known.packed, {inputs[0].row<float>(i), inputs[0].stride}, together, bytes,
