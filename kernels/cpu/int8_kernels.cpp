@@ -32,11 +32,11 @@ void MultiplyInt8(const Int8Call& call) {
       }
       if (call.zero != 0) sum -= call.offsets[column] / 128 * call.zero;
       if (call.whole) {
-        std::memcpy(call.out[row] + column, &sum, sizeof sum);
+        std::memcpy(call.out[row] + column - call.out_column, &sum, sizeof sum);
         continue;
       }
       const float scaled = static_cast<float>(sum) * *call.scales[row];
-      call.out[row][column] = scaled * call.column_scales[column];
+      call.out[row][column - call.out_column] = scaled * call.column_scales[column];
     }
   }
 }
@@ -101,7 +101,7 @@ HWY_NOINLINE void Int8Tile(const Int8Call& call, std::int64_t first, std::int64_
       }
       auto made = hn::BitCast(d, whole);
       if (!call.whole) made = hn::Mul(hn::Mul(hn::ConvertTo(d, whole), scale), hn::LoadU(d, call.column_scales + column));
-      StoreColumns(d, made, call.out[first + row] + column, call.columns - column);
+      StoreColumns(d, made, call.out[first + row] + column - call.out_column, call.columns - column);
     }
   }
 }

@@ -24,6 +24,7 @@ struct Int8Call {
   std::int32_t zero = 0;  ///< what stands for 0 in the rows: it comes off each element, exactly
   bool has_sign = true;   ///< elements of rows are i8, else u8
   bool whole = false;     ///< `out` gets the sums as they are, i32
+  std::int64_t out_column = 0;  ///< the one that `out` begins with
 };
 
 /// The kernels of one instruction set.

@@ -68,7 +68,7 @@ MILLRACE_VNNI void tile(const Int8Call& call, std::int64_t first, std::int64_t p
       __m512 made = _mm512_castsi512_ps(sum[row][v]);
       if (!call.whole)
         made = _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[row][v]), scale), _mm512_loadu_ps(call.column_scales + column));
-      float* to = call.out[first + row] + column;
+      float* to = call.out[first + row] + column - call.out_column;
       if (count >= lanes)
         _mm512_storeu_ps(to, made);
       else if (count > 0)

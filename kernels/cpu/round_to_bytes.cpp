@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include <millrace/kernels/cpu/arithmetic_kernels.h>
 #include <millrace/kernels/cpu/int8_kernels.h>
 #include <millrace/kernels/cpu/spans.h>
 #include <millrace/kernels/round_to_bytes.h>
@@ -77,20 +78,79 @@ void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* 
             });
 }
 
-void sum_bytes(const Int8Plan& plan, const PackedInt8& weights, const std::uint8_t* bytes, std::int64_t rows, bool has_sign,
-               std::int32_t zero, std::int32_t* out, ThreadTeam& team) {
+namespace {
+
+/// Sums of some rows and columns, in the first cache.
+constexpr std::int64_t tile_rows = 32, tile_elements = tile_rows * 4 * 16;
+
+/// Takes what the zeros of columns make too much off sums, which is zero times the sum of the row, and adds what belongs to a column.
+void complete(const ByteZeros& zeros, const std::int32_t* row_sums, std::int64_t rows, std::int64_t first, std::int64_t width,
+              std::int64_t stride, std::int32_t* sums) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::int32_t* const to = sums + row * stride;
+    if (zeros.added != nullptr)
+      for (std::int64_t i = 0; i < width; ++i) to[i] += zeros.added[first + i];
+    if (zeros.of_columns != nullptr)
+      for (std::int64_t i = 0; i < width; ++i) to[i] -= row_sums[row] * zeros.of_columns[first + i];
+  }
+}
+
+std::int32_t row_sum(const std::uint8_t* bytes, std::int64_t k, const ByteZeros& zeros) {
+  std::int32_t sum = 0;
+  if (zeros.has_sign)
+    for (std::int64_t i = 0; i < k; ++i) sum += static_cast<std::int8_t>(bytes[i]);
+  else
+    for (std::int64_t i = 0; i < k; ++i) sum += bytes[i];
+  return sum - static_cast<std::int32_t>(k) * zeros.of_rows;
+}
+
+}  // namespace
+
+void sum_bytes(const Int8Plan& plan, const PackedInt8& weights, const std::uint8_t* bytes, std::int64_t rows, const ByteZeros& zeros,
+               const SumSteps& steps, void* out, ThreadTeam& team) {
   const std::int64_t k = plan.desc().k, n = plan.desc().n;
   const Int8Layout layout{k, n, plan.kernels().lanes, plan.kernels().group};
-  each_span(team, rows, max_rows, layout.panels(), layout.panel_stride() / 4,
-            [&](std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t last) {
-              const std::uint8_t* a[max_rows];
-              float* to[max_rows];
+  const bool alone = steps.to == DType::i32;
+  const std::int64_t together = !alone && rows <= 2 && 2 * rows * layout.width() <= tile_elements ? 2 : 1;
+  const auto size = static_cast<std::int64_t>(size_of(steps.to));
+  ArithmeticCall<float> call;
+  call.steps = steps.steps.data();
+  call.step_count = std::ssize(steps.steps);
+  call.input_count = std::ssize(steps.operands) + 1;
+  call.from = DType::i32;
+  call.to = steps.to;
+  call.out_row = n;
+  each_span(team, rows, tile_rows, layout.panels(), layout.panel_stride() / 4,
+            [&, call](std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t last) mutable {
+              alignas(64) std::int32_t tile[tile_elements];
+              const std::uint8_t* a[tile_rows];
+              float* to[tile_rows];
+              std::int32_t row_sums[tile_rows];
               for (std::int64_t i = 0; i < count; ++i) {
                 a[i] = bytes + (row + i) * k;
-                to[i] = reinterpret_cast<float*>(out + (row + i) * n);
+                if (zeros.of_columns != nullptr) row_sums[i] = row_sum(a[i], k, zeros);
               }
-              plan.kernels().multiply({a, nullptr, to, count, k, static_cast<const std::int8_t*>(weights.data.raw()),
-                                       static_cast<const std::int32_t*>(weights.offsets.raw()), nullptr, n, first, last, zero, has_sign, true});
+              for (std::int64_t panel = first; panel < last; panel += together) {
+                const std::int64_t end = std::min(last, panel + together), from = panel * layout.width(),
+                                   width = std::min(n, end * layout.width()) - from;
+                std::int32_t* const sums = alone ? static_cast<std::int32_t*>(out) + row * n + from : tile;
+                const std::int64_t stride = alone ? n : together * layout.width();
+                for (std::int64_t i = 0; i < count; ++i) to[i] = reinterpret_cast<float*>(sums + i * stride);
+                plan.kernels().multiply({a, nullptr, to, count, k, static_cast<const std::int8_t*>(weights.data.raw()),
+                                         static_cast<const std::int32_t*>(weights.offsets.raw()), nullptr, n, panel, end, zeros.of_rows,
+                                         zeros.has_sign, true, from});
+                complete(zeros, row_sums, count, from, width, stride, sums);
+                if (alone) continue;
+                call.inputs[0] = {reinterpret_cast<const float*>(tile), stride, false};
+                for (std::size_t i = 0; i < steps.operands.size(); ++i) {
+                  const bool repeats = steps.operands[i].elements() == 1;
+                  call.inputs[i + 1] = {static_cast<const float*>(steps.operands[i].raw()) + (repeats ? 0 : from), 0, repeats};
+                }
+                call.out = reinterpret_cast<float*>(static_cast<std::uint8_t*>(out) + (row * n + from) * size);
+                call.rows = count;
+                call.count = width;
+                arithmetic_rows(call);
+              }
             });
 }
 

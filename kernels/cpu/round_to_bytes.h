@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include <millrace/kernels/arithmetic.h>
 #include <millrace/kernels/int8.h>
 #include <millrace/kernels/row_function.h>
 #include <millrace/tensor/thread_team.h>
@@ -23,9 +25,22 @@ void take_bytes(const float* x, std::int64_t count, const ByteRange& range, std:
 /// `rows` rows (at most `max_rows`) of such bytes times some panels of the weights.
 void multiply_bytes(const Int8Plan& plan, const PackedInt8& weights, const ByteRange& range, const std::uint8_t* bytes, std::int64_t rows,
                     const RowView& out, std::int64_t first_panel, std::int64_t last_panel);
-/// Sums of rows of bytes less `zero`, in i32; `has_sign`: the bytes are i8.
-void sum_bytes(const Int8Plan& plan, const PackedInt8& weights, const std::uint8_t* bytes, std::int64_t rows, bool has_sign,
-               std::int32_t zero, std::int32_t* out, ThreadTeam& team);
+/// The elements that stand for 0 in bytes, which may be i8, and in each column of the weights, and what is added to the sums of each column (null: 0).
+struct ByteZeros {
+  bool has_sign = false;
+  std::int32_t of_rows = 0;
+  const std::int32_t* of_columns = nullptr;
+  const std::int32_t* added = nullptr;
+};
+/// Steps of arithmetic on sums, with operands of one element or of one for each column, and the dtype behind them.
+struct SumSteps {
+  std::vector<ArithmeticStep> steps;
+  std::vector<Tensor> operands;  ///< f32, contiguous
+  DType to = DType::i32;         ///< i32: the sums as they are
+};
+/// Sums of rows of bytes less what stands for 0 times weights less what stands for 0, and what is added, in i32, and `steps` on them.
+void sum_bytes(const Int8Plan& plan, const PackedInt8& weights, const std::uint8_t* bytes, std::int64_t rows, const ByteZeros& zeros,
+               const SumSteps& steps, void* out, ThreadTeam& team);
 /// `rows` rows of one range; `bytes`: room for them.
 void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* x, std::int64_t rows, std::uint8_t* bytes, float* out,
                   ThreadTeam& team);

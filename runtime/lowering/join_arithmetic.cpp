@@ -28,6 +28,7 @@ struct Chain {
   VarId x = no_var;
   std::vector<Step> steps;
   std::vector<std::size_t> ops;
+  std::optional<DType> to;  ///< bytes, which nothing continues
 
   std::size_t operands() const {
     return static_cast<std::size_t>(std::count_if(steps.begin(), steps.end(), [](const Step& step) { return has_operand(step.kind); }));
@@ -56,20 +57,22 @@ constexpr OneSide functions_alone[] = {{"relu", ArithmeticStep::relu},
                                        {"sqrt", ArithmeticStep::sqrt},
                                        {"neg", ArithmeticStep::neg},
                                        {"abs", ArithmeticStep::abs},
-                                       {"reciprocal", ArithmeticStep::reciprocal}};
+                                       {"reciprocal", ArithmeticStep::reciprocal},
+                                       {"round", ArithmeticStep::round}};
 
 class Joiner {
  public:
   explicit Joiner(Program& program) : program_(program), ops_(program.block(0).ops) {}
 
   void run() {
+    skip_copies();
     count_readers();
     take_squares();
     for (std::size_t i = 0; i < ops_.size(); ++i)
       if (std::optional<Chain> chain = chain_of(i)) chains_[ops_[i].outputs[0]] = std::move(*chain);
     std::set<std::size_t> gone;
     for (const auto& [out, chain] : chains_) {
-      if (chain.steps.size() < 2) continue;
+      if (chain.steps.size() < 2 && chain.ops.size() < 2) continue;
       write(chain);
       gone.insert(chain.ops.begin(), chain.ops.end() - 1);
     }
@@ -80,6 +83,16 @@ class Joiner {
   }
 
  private:
+  /// Readers of an identity read what it copies.
+  void skip_copies() {
+    std::map<VarId, VarId> copied;
+    for (Op& op : ops_) {
+      for (VarId& input : op.inputs)
+        if (const auto found = copied.find(input); found != copied.end()) input = found->second;
+      if (op.type == "identity" && type(op.inputs[0]) == type(op.outputs[0])) copied[op.outputs[0]] = op.inputs[0];
+    }
+  }
+
   void count_readers() {
     for (const Program::Port& port : program_.outputs()) ++readers_[port.var];
     for (const Block& block : program_.blocks()) {
@@ -102,6 +115,7 @@ class Joiner {
   /// The chain that ends with an op, as long as it is known so far; none of another kind of op.
   std::optional<Chain> chain_of(std::size_t at) {
     const Op& op = ops_[at];
+    if (op.type == "cast") return converted(at);
     if (op.outputs.size() != 1 || op.inputs.empty() || op.inputs.size() > 3 || !fits(op)) return std::nullopt;
     for (const OneSide& each : functions_alone)
       if (op.type == each.op) return extended(at, op.inputs[0], {{each.step}});
@@ -135,6 +149,23 @@ class Joiner {
     return extended(at, op.inputs[0], steps);
   }
 
+  /// A chain of whole numbers as f32, or one that ends as bytes.
+  std::optional<Chain> converted(std::size_t at) {
+    const Op& op = ops_[at];
+    const VarType &from = type(op.inputs[0]), &made = type(op.outputs[0]);
+    const auto plain = [](const VarType& each) { return each.is_tensor() && each.lod_depth == 0 && each.shape; };
+    const auto is_byte = [](const VarType& each) { return each.dtype == DType::u8 || each.dtype == DType::i8; };
+    if (!plain(from) || !plain(made)) return std::nullopt;
+    if (made.dtype == DType::f32 && (is_byte(from) || from.dtype == DType::i32)) return Chain{op.inputs[0], {}, {at}, std::nullopt};
+    const auto chain = chains_.find(op.inputs[0]);
+    if (from.dtype != DType::f32 || !is_byte(made) || chain == chains_.end() || readers_.at(op.inputs[0]) != 1) return std::nullopt;
+    Chain bytes = std::move(chain->second);
+    chains_.erase(chain);
+    bytes.ops.push_back(at);
+    bytes.to = made.dtype;
+    return bytes;
+  }
+
   /// Whether op `at` alone reads the chain that ends with `var`, in the extents of its result.
   bool continues(std::size_t at, VarId var) const {
     const Op& op = ops_[at];
@@ -143,7 +174,7 @@ class Joiner {
   }
 
   Chain extended(std::size_t at, VarId var, const std::vector<Step>& steps) {
-    Chain chain{var, {}, {}};
+    Chain chain{var, {}, {}, std::nullopt};
     if (continues(at, var) && chains_[var].operands() + steps.size() <= most_operands) {
       chain = std::move(chains_[var]);
       chains_.erase(var);
@@ -213,6 +244,7 @@ class Joiner {
     }
     Attributes attributes;
     attributes.set("steps", steps);
+    if (chain.to) attributes.set("to", *chain.to);
     last = Op{"arithmetic", std::move(inputs), last.outputs, std::move(attributes), last.label};
   }
 

@@ -166,7 +166,7 @@ TEST_CASE("bytes, their scales and zeros, and exact sums of bytes of either dtyp
         CHECK(on.down(made.scale).to_vector<float>() == scales);
         CHECK(on.down(made.zero).to_vector<std::uint8_t>() == zeros);
         CHECK(made.zero.dims() == x.dims().slice(0, axis));
-        const Tensor found = matmul_integer(plan, packed, made.bytes, made.zero, on.stream());
+        const Tensor found = matmul_integer(plan, packed, made.bytes, made.zero, {}, on.stream());
         CHECK(on.down(found).to_vector<std::int32_t>() == sums(centred));
       }
       Tensor bytes(DType::i8, DDim{2, k});
@@ -176,7 +176,7 @@ TEST_CASE("bytes, their scales and zeros, and exact sums of bytes of either dtyp
         centred.push_back(bytes.data<std::int8_t>()[i] + 128);
       }
       const Tensor least = Tensor::scalar(std::int8_t{-128});
-      CHECK(on.down(matmul_integer(plan, packed, on.up(bytes), on.up(least), on.stream())).to_vector<std::int32_t>() == sums(centred));
+      CHECK(on.down(matmul_integer(plan, packed, on.up(bytes), on.up(least), {}, on.stream())).to_vector<std::int32_t>() == sums(centred));
     }
   });
 }

@@ -58,9 +58,17 @@ void quantize(Importer& to, const Node& node, const char*) {
 
 void dequantize(Importer& to, const Node& node, const char*) {
   refuse_blocks(node);
-  const VarId made = dequantized(to, to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2), node.integer("axis", 1));
+  const std::int64_t axis = node.integer("axis", 1);
+  const VarId made = dequantized(to, to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2), axis);
   // 0: the type of the scale.
-  if (node.integer("output_dtype", 0) == 0) return to.give(node, "identity", {made});
+  if (node.integer("output_dtype", 0) == 0) {
+    to.give(node, "identity", {made});
+    if (to.element(to.in(node, 0)) != nullptr || !is_byte(to.type(to.in(node, 0)).dtype) || to.type(made).dtype != DType::f32) return;
+    const auto held = [](const Tensor* of) { return of == nullptr ? std::nullopt : std::optional(*of); };
+    return to.set_dequantized(to.named(node.output(0)),
+                              {to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2), axis, held(to.known(node, 0)),
+                               node.has(2) ? held(to.known(node, 2)) : std::nullopt});
+  }
   to.give(node, "cast", {made}, {{"to", dtype_attribute(node, "output_dtype")}});
 }
 
@@ -90,13 +98,7 @@ std::int64_t summed(Importer& to, VarId b) {
 VarId integer_product(Importer& to, const Node& node, std::size_t a, std::size_t a_zero, std::size_t b, std::size_t b_zero) {
   expect_bytes(to, to.in(node, a));
   expect_bytes(to, to.in(node, b));
-  const VarType rows = to.type(to.in(node, a));
-  const bool one = !node.has(a_zero) || to.type(to.in(node, a_zero)).is_scalar();
-  if (one && rows.rank() > 0 && to.type(to.in(node, b)).rank() == 2 && are_centred_bytes(to, node, b, b_zero)) {
-    const VarId zero =
-        node.has(a_zero) ? to.emit1("reshape", {to.in(node, a_zero)}, {{"shape", Ints{}}}) : to.literal(scalar_of(rows.dtype, 0));
-    return to.emit1("matmul_integer", {to.in(node, a), zero, to.in(node, b)});
-  }
+  if (const VarId sums = byte_sums(to, byte_factor(to, node, a, a_zero), byte_factor(to, node, b, b_zero)); sums != no_var) return sums;
   const Formula f(to, exact_sums(summed(to, to.in(node, b))));
   return f.op("matmul", centred(to, node, a, a_zero, f, true), centred(to, node, b, b_zero, f, false));
 }
@@ -333,6 +335,64 @@ bool are_centred_bytes(Importer& to, const Node& node, std::size_t weights, std:
   if (zeros == nullptr || zeros->dtype() != DType::i8) return false;
   const std::vector<std::int8_t> numbers = zeros->to_vector<std::int8_t>();
   return std::all_of(numbers.begin(), numbers.end(), [](std::int8_t number) { return number == 0; });
+}
+
+ByteFactor byte_factor(Importer& to, const Node& node, std::size_t bytes, std::size_t zero) {
+  return {to.in(node, bytes), to.in_or_none(node, zero), to.known(node, bytes), node.has(zero) ? to.known(node, zero) : nullptr, false};
+}
+ByteFactor byte_factor(const Importer::Dequantized& from) {
+  return {from.bytes, from.zero, from.known_bytes ? &*from.known_bytes : nullptr, from.known_zero ? &*from.known_zero : nullptr, false};
+}
+
+VarId byte_sums(Importer& to, const ByteFactor& a, const ByteFactor& b, VarId added) {
+  // Sums of bytes less a zero, of one side or of both, that stay in i32.
+  constexpr std::int64_t most_centred_k = 32768;
+  const DType dtype = to.type(a.bytes).dtype;
+  if (to.type(a.bytes).rank() < 1 || !is_byte(dtype) || (a.zero != no_var && !to.type(a.zero).is_scalar())) return no_var;
+  if (b.known_bytes == nullptr || b.known_bytes->rank() != 2 || !is_byte(b.known_bytes->dtype())) return no_var;
+  if (b.zero != no_var && (b.known_zero == nullptr || b.known_zero->dtype() != b.known_bytes->dtype())) return no_var;
+  const std::int64_t k = b.known_bytes->dim(b.turned ? 1 : 0), n = b.known_bytes->dim(b.turned ? 0 : 1);
+  const bool has_sign = b.known_bytes->dtype() == DType::i8;
+  std::vector<std::int32_t> zeros(1, 0);
+  if (b.known_zero != nullptr) {
+    if (b.known_zero->elements() != 1 && (b.known_zero->rank() != 1 || b.known_zero->dim(0) != n)) return no_var;
+    zeros.clear();
+    visit_dtype(b.known_zero->dtype(), [&]<class T>(std::type_identity<T>) {
+      if constexpr (std::is_same_v<T, std::int8_t> || std::is_same_v<T, std::uint8_t>)
+        for (const T zero : b.known_zero->to_vector<T>()) zeros.push_back(zero);
+    });
+  }
+  if (!has_sign)
+    for (std::int32_t& zero : zeros) zero -= 128;
+  if (zeros.size() == 1) zeros.resize(static_cast<std::size_t>(n), zeros.front());
+  const bool centred = std::all_of(zeros.begin(), zeros.end(), [](std::int32_t zero) { return zero == 0; });
+  if (k > (centred ? most_bytes_k : most_centred_k)) return no_var;
+  VarId weights = b.bytes;
+  if (!has_sign) {
+    const Formula f(to, DType::i32);
+    weights = f.cast(f.minus(f.taken(weights), 128.0), DType::i8);
+  }
+  if (b.turned) weights = to.emit1("transpose", {weights}, {{"perm", Ints{1, 0}}});
+  const VarId zero = a.zero == no_var ? to.literal(scalar_of(dtype, 0)) : to.emit1("reshape", {a.zero}, {{"shape", Ints{}}});
+  std::vector<VarId> inputs{a.bytes, zero, weights};
+  if (!centred || added != no_var) inputs.push_back(centred ? no_var : to.literal(Tensor::from<std::int32_t>(zeros, DDim{n})));
+  if (added != no_var) inputs.push_back(added);
+  return to.emit1("matmul_integer", inputs);
+}
+
+VarId dequantized_product(Importer& to, VarId a, VarId b, bool turned) {
+  const Importer::Dequantized *const rows = to.dequantized(a), *const columns = to.dequantized(b);
+  if (rows == nullptr || columns == nullptr || !columns->known_bytes || columns->known_bytes->rank() != 2) return no_var;
+  const VarType& scale = to.type(columns->scale);
+  const bool by_column = scale.rank() == 1 && axis_of("attribute axis", columns->axis, 2) == (turned ? 0 : 1);
+  if (!to.type(rows->scale).is_scalar() || (!scale.is_scalar() && !by_column)) return no_var;
+  ByteFactor factor = byte_factor(*columns);
+  factor.turned = turned;
+  const VarId sums = byte_sums(to, byte_factor(*rows), factor);
+  if (sums == no_var) return no_var;
+  const Formula f(to, DType::f32);
+  const auto flat = [&](VarId given) { return to.type(given).is_scalar() ? f.reshaped(given, {}) : given; };
+  return f.times(f.taken(sums), f.times(flat(rows->scale), flat(columns->scale)));
 }
 
 DType exact_sums(std::int64_t terms) { return terms >= 0 && terms <= most_in_f32 ? DType::f32 : DType::f64; }
