@@ -220,8 +220,27 @@ void ToBytes(const float* x, std::int64_t count, float scale, float zero, std::u
   std::memcpy(bytes + i, lanes, static_cast<std::size_t>(count - i));
 }
 
+/// Loops that a compiler makes vectors of. A program takes this convolution where there are instructions for it (kernels/conv_integer.h).
+void ConvBytes(const ConvBytesCall& call) {
+  for (std::int64_t unit = 0; unit < call.units; ++unit) {
+    std::int32_t* const sums = call.sums + unit * conv_places;
+    std::fill_n(sums, call.places, 0);
+    for (std::int64_t step = 0; step < call.steps; ++step) {
+      const std::int8_t* const w = call.weights + (unit * call.steps + step) * 4;
+      const std::uint8_t* const x = call.x + 4 * call.offsets[step];
+      for (std::int64_t at = 0; at < call.places; ++at)
+        sums[at] += x[4 * at] * w[0] + x[4 * at + 1] * w[1] + x[4 * at + 2] * w[2] + x[4 * at + 3] * w[3];
+    }
+  }
+}
+
+void Interleave(const std::uint8_t* const* from, std::int64_t count, std::uint8_t* to) {
+  for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t j = 0; j < 4; ++j) to[4 * i + j] = from[j][i];
+}
+
 const Int8Kernels* PlainKernels() {
-  static constexpr Int8Kernels kernels{Lanes(), 2, MultiplyInt8, QuantizeRow, Range, ToBytes};
+  static constexpr Int8Kernels kernels{Lanes(), 2, MultiplyInt8, QuantizeRow, Range, ToBytes, ConvBytes, Interleave};
   return &kernels;
 }
 

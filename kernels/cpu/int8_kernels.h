@@ -27,6 +27,18 @@ struct Int8Call {
   std::int64_t out_column = 0;  ///< the one that `out` begins with
 };
 
+/// Some units of a convolution of bytes, four side by side, at some places (kernels/cpu/conv_integer.h): sums[u, p] = Σ over steps and four of x[offset of the step + p]·w.
+struct ConvBytesCall {
+  const std::uint8_t* x = nullptr;        ///< fours; up to 15 behind the last place are read
+  const std::int64_t* offsets = nullptr;  ///< in fours, of each step
+  std::int64_t steps = 0;
+  const std::int8_t* weights = nullptr;  ///< [unit][step][4]
+  std::int64_t units = 0;                ///< ≤ conv_units
+  std::int64_t places = 0;               ///< ≤ conv_places
+  std::int32_t* sums = nullptr;          ///< [unit][conv_places]
+};
+inline constexpr std::int64_t conv_units = 4, conv_places = 64;
+
 /// The kernels of one instruction set.
 struct Int8Kernels {
   std::int64_t lanes;  ///< columns of a vector
@@ -37,6 +49,9 @@ struct Int8Kernels {
   bool (*range)(const float* x, std::int64_t count, float* range);
   /// x / scale to the nearest whole number, plus `zero`, within 0 … 255; 0 where that is no number.
   void (*to_bytes)(const float* x, std::int64_t count, float scale, float zero, std::uint8_t* bytes);
+  void (*conv)(const ConvBytesCall&);
+  /// to[4·i + j] = from[j][i].
+  void (*interleave)(const std::uint8_t* const* from, std::int64_t count, std::uint8_t* to);
 };
 
 /// The kernels of the best instruction set of this machine.

@@ -95,11 +95,54 @@ void multiply_rows(const Int8Call& call) {
 
 void multiply(const Int8Call& call) { call.has_sign ? multiply_rows<true>(call) : multiply_rows<false>(call); }
 
+template <int Units, int Vectors>
+MILLRACE_VNNI void conv_tile(const ConvBytesCall& call) {
+  __m512i sum[Units][Vectors];
+  for (int unit = 0; unit < Units; ++unit)
+    for (int v = 0; v < Vectors; ++v) sum[unit][v] = _mm512_setzero_si512();
+  for (std::int64_t step = 0; step < call.steps; ++step) {
+    const std::uint8_t* const x = call.x + 4 * call.offsets[step];
+    __m512i left[Vectors];
+    for (int v = 0; v < Vectors; ++v) left[v] = _mm512_loadu_si512(x + 64 * v);
+    for (int unit = 0; unit < Units; ++unit) {
+      std::int32_t four;
+      std::memcpy(&four, call.weights + (unit * call.steps + step) * 4, sizeof four);
+      const __m512i right = _mm512_set1_epi32(four);
+      for (int v = 0; v < Vectors; ++v) sum[unit][v] = _mm512_dpbusd_epi32(sum[unit][v], left[v], right);
+    }
+  }
+  for (int unit = 0; unit < Units; ++unit)
+    for (int v = 0; v < Vectors; ++v) _mm512_storeu_si512(call.sums + unit * conv_places + v * lanes, sum[unit][v]);
+}
+
+template <int Units>
+void conv_units_of(const ConvBytesCall& call) {
+  if (call.places > 3 * lanes) return conv_tile<Units, 4>(call);
+  if (call.places > 2 * lanes) return conv_tile<Units, 3>(call);
+  call.places > lanes ? conv_tile<Units, 2>(call) : conv_tile<Units, 1>(call);
+}
+
+void conv(const ConvBytesCall& call) {
+  if (call.units == 4) return conv_units_of<4>(call);
+  if (call.units == 3) return conv_units_of<3>(call);
+  call.units == 2 ? conv_units_of<2>(call) : conv_units_of<1>(call);
+}
+
+MILLRACE_VNNI void interleave(const std::uint8_t* const* from, std::int64_t count, std::uint8_t* to) {
+  for (std::int64_t i = 0; i < count; i += lanes) {
+    const auto some = static_cast<__mmask16>(count - i >= lanes ? 0xffff : (1u << (count - i)) - 1);
+    const auto words = [&](int j) MILLRACE_VNNI { return _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(some, from[j] + i)); };
+    const __m512i low = _mm512_or_si512(words(0), _mm512_slli_epi32(words(1), 8));
+    const __m512i high = _mm512_or_si512(_mm512_slli_epi32(words(2), 16), _mm512_slli_epi32(words(3), 24));
+    _mm512_mask_storeu_epi32(to + 4 * i, some, _mm512_or_si512(low, high));
+  }
+}
+
 }  // namespace
 
 const Int8Kernels* vnni_kernels(const Int8Kernels& plain) {
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vnni")) return nullptr;
-  static const Int8Kernels kernels{lanes, group, multiply, plain.quantize, plain.range, plain.to_bytes};
+  static const Int8Kernels kernels{lanes, group, multiply, plain.quantize, plain.range, plain.to_bytes, conv, interleave};
   return &kernels;
 }
 

@@ -17,6 +17,7 @@ void lower_for_runs(Program& program, const Place& place) {
   drop_unread(program);
   if (place.is_cpu()) {
     join_windows(program);
+    take_integers(program);
     join_arithmetic(program);
     join_integers(program);
   }

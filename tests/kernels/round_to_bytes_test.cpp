@@ -181,6 +181,50 @@ TEST_CASE("bytes, their scales and zeros, and exact sums of bytes of either dtyp
   });
 }
 
+TEST_CASE("sums of bytes with zeros of columns and numbers added, and steps on them, have the bits of plain code for any extents") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    Random random(12);
+    for (const std::int64_t k : {0, 1, 5, 64, 130})
+      for (const std::int64_t n : {1, 17, 64, 200})
+        for (const std::int64_t rows : {0, 1, 2, 3, 33}) {
+          INFO("k ", k, ", n ", n, ", rows ", rows);
+          const bool has_sign = random.coin();
+          Tensor x(has_sign ? DType::i8 : DType::u8, DDim{rows, k}), w(DType::i8, DDim{k, n}), zeros(DType::i32, DDim{n}), added(DType::i32, DDim{n});
+          for (std::int64_t i = 0; i < x.elements(); ++i)
+            static_cast<std::uint8_t*>(x.raw_mutable())[i] = static_cast<std::uint8_t>(random.between(0, 255));
+          for (std::int64_t i = 0; i < w.elements(); ++i) w.mutable_data<std::int8_t>()[i] = static_cast<std::int8_t>(random.between(-128, 127));
+          for (std::int64_t i = 0; i < n; ++i) {
+            zeros.mutable_data<std::int32_t>()[i] = static_cast<std::int32_t>(random.between(-128, 127));
+            added.mutable_data<std::int32_t>()[i] = static_cast<std::int32_t>(random.between(-100000, 100000));
+          }
+          const Tensor zero = has_sign ? Tensor::scalar(std::int8_t{-7}) : Tensor::scalar(std::uint8_t{131});
+          const Int8Plan plan = make_int8_plan({k, n});
+          const PackedInt8 packed = pack(plan, w, Tensor(DType::f32, DDim{n}), one.stream(0));
+          Tensor wanted(DType::i32, DDim{rows, n});
+          for (std::int64_t i = 0; i < rows; ++i)
+            for (std::int64_t j = 0; j < n; ++j) {
+              std::int32_t sum = added.data<std::int32_t>()[j];
+              for (std::int64_t at = 0; at < k; ++at) {
+                const std::uint8_t given = static_cast<const std::uint8_t*>(x.raw())[i * k + at];
+                const std::int32_t value = has_sign ? static_cast<std::int8_t>(given) + 7 : given - 131;
+                sum += value * (w.data<std::int8_t>()[at * n + j] - zeros.data<std::int32_t>()[j]);
+              }
+              wanted.mutable_data<std::int32_t>()[i * n + j] = sum;
+            }
+          const ByteColumns columns{&zeros, &added};
+          if (k > 0) CHECK(same_bits(matmul_integer(plan, packed, x, zero, columns, two.stream(0)), wanted));
+          const Tensor factor = random_tensor(random, DType::f32, DDim{n}, 1e-3), bias = random_tensor(random, DType::f32, DDim{});
+          const std::vector<ArithmeticStep> steps{ArithmeticStep::mul, ArithmeticStep::round, ArithmeticStep::add};
+          const Tensor* const operands[] = {&factor, &bias};
+          for (const DType to : {DType::f32, DType::u8, DType::i8})
+            CHECK(same_bits(matmul_integer(plan, packed, x, zero, columns, steps, operands, to, two.stream(0)),
+                            arithmetic(steps, wanted, operands, one.stream(0), to)));
+        }
+  });
+}
+
 TEST_CASE("a NaN or an infinity makes NaN of all that is rounded with it, and zeros stay zeros") {
   CpuDevice device;
   const float infinity = std::numeric_limits<float>::infinity();

@@ -126,11 +126,10 @@ void qlinear_matmul(Importer& to, const Node& node, const char*) {
   requantize(to, node, sums, f, f.over(f.times(scale(1, true), scale(4, false)), scale(6, false)), to.in(node, 7));
 }
 
-/// Whether sums of products of bytes with known weights, and their bias, are integers of f32, whatever the bytes.
-bool sums_fit_f32(Importer& to, const Node& node, std::size_t w, std::size_t w_zero, std::optional<std::size_t> bias) {
+/// Whether sums of products of bytes with known weights, and their bias, are integers of f32, whatever the bytes. `zeros`, `bias`: none where they are not `given`.
+bool sums_fit_f32(const Tensor* weights, bool zeros_given, const Tensor* zeros, bool bias_given, const Tensor* bias) {
   constexpr std::int64_t most = std::int64_t{1} << 24;
-  const auto given = [&](std::size_t input) -> std::optional<Ints> {
-    const Tensor* const values = to.known(node, input);
+  const auto numbers_of = [](const Tensor* values) {
     std::optional<Ints> numbers;
     if (values == nullptr) return numbers;
     visit_dtype(values->dtype(), [&]<class T>(std::type_identity<T>) {
@@ -141,21 +140,21 @@ bool sums_fit_f32(Importer& to, const Node& node, std::size_t w, std::size_t w_z
     });
     return numbers;
   };
-  const std::optional<Ints> weights = given(w);
-  if (!weights || to.known(node, w)->rank() < 1 || weights->empty()) return false;
-  const auto channels = static_cast<std::size_t>(to.known(node, w)->dim(0));
-  const auto by_channel = [&](bool there, std::size_t input) -> std::optional<Ints> {
-    std::optional<Ints> numbers = there ? given(input) : Ints{0};
-    if (numbers && numbers->size() == 1) numbers->resize(channels, numbers->front());
-    if (numbers && numbers->size() != channels) return std::nullopt;
-    return numbers;
+  const std::optional<Ints> numbers = numbers_of(weights);
+  if (!numbers || weights->rank() < 1 || numbers->empty()) return false;
+  const auto channels = static_cast<std::size_t>(weights->dim(0));
+  const auto by_channel = [&](bool given, const Tensor* values) -> std::optional<Ints> {
+    std::optional<Ints> each = given ? numbers_of(values) : Ints{0};
+    if (each && each->size() == 1) each->resize(channels, each->front());
+    if (each && each->size() != channels) return std::nullopt;
+    return each;
   };
-  const std::optional<Ints> zeros = by_channel(node.has(w_zero), w_zero), biases = by_channel(bias && node.has(*bias), bias.value_or(0));
-  if (!zeros || !biases) return false;
-  const std::size_t terms = weights->size() / channels;
+  const std::optional<Ints> offs = by_channel(zeros_given, zeros), biases = by_channel(bias_given, bias);
+  if (!offs || !biases) return false;
+  const std::size_t terms = numbers->size() / channels;
   for (std::size_t channel = 0; channel < channels; ++channel) {
     std::int64_t sum = std::abs((*biases)[channel]);
-    for (std::size_t i = 0; i < terms && sum <= most; ++i) sum += 255 * std::abs((*weights)[channel * terms + i] - (*zeros)[channel]);
+    for (std::size_t i = 0; i < terms && sum <= most; ++i) sum += 255 * std::abs((*numbers)[channel * terms + i] - (*offs)[channel]);
     if (sum > most) return false;
   }
   return true;
@@ -169,7 +168,8 @@ VarId integer_convolution(Importer& to, const Node& node, VarId x, std::size_t w
   std::int64_t terms = 1;
   for (int axis = 1; axis < weights.rank() && terms >= 0; ++axis)
     terms = (*weights.shape)[axis] < 0 ? DDim::unknown : std::min(terms * (*weights.shape)[axis], most_in_f32 + 1);
-  const bool narrow = (weights.rank() >= 0 && exact_sums(terms) == DType::f32) || sums_fit_f32(to, node, w, w_zero, bias);
+  const bool narrow = (weights.rank() >= 0 && exact_sums(terms) == DType::f32) || sums_fit_f32(to.known(node, w), node.has(w_zero), node.has(w_zero) ? to.known(node, w_zero) : nullptr,
+                                   bias && node.has(*bias), bias && node.has(*bias) ? to.known(node, *bias) : nullptr);
   const Formula f(to, narrow ? DType::f32 : DType::f64);
   VarId kernel = f.taken(to.in(node, w));
   if (node.has(w_zero)) kernel = f.minus(kernel, f.taken(along_axis(to, to.in(node, w_zero), kernel, 0)));
@@ -393,6 +393,23 @@ VarId dequantized_product(Importer& to, VarId a, VarId b, bool turned) {
   const Formula f(to, DType::f32);
   const auto flat = [&](VarId given) { return to.type(given).is_scalar() ? f.reshaped(given, {}) : given; };
   return f.times(f.taken(sums), f.times(flat(rows->scale), flat(columns->scale)));
+}
+
+VarId dequantized_convolution(Importer& to, const Node& node) {
+  const Importer::Dequantized *const x = to.dequantized(to.in(node, 0)), *const w = to.dequantized(to.in(node, 1));
+  if (x == nullptr || w == nullptr || !w->known_bytes || w->known_bytes->rank() < 3 || (w->zero != no_var && !w->known_zero)) return no_var;
+  const VarType& scale = to.type(w->scale);
+  if (!to.type(x->scale).is_scalar() || (x->zero != no_var && !to.type(x->zero).is_scalar())) return no_var;
+  if (!scale.is_scalar() && (scale.rank() != 1 || w->axis != 0)) return no_var;
+  const bool narrow = sums_fit_f32(&*w->known_bytes, w->zero != no_var, w->known_zero ? &*w->known_zero : nullptr, false, nullptr);
+  const Formula exact(to, narrow ? DType::f32 : DType::f64), f(to, DType::f32);
+  const auto less = [&](VarId bytes, VarId zero, std::int64_t axis) {
+    return zero == no_var ? exact.taken(bytes) : exact.minus(exact.taken(bytes), exact.taken(along_axis(to, zero, bytes, axis)));
+  };
+  const VarId sums = convolved(to, node, less(x->bytes, x->zero, 1), less(w->bytes, w->zero, 0), no_var, true);
+  const auto factor = [&](VarId given) { return along_axis(to, given, sums, 1); };
+  const VarId made = f.times(f.taken(sums), f.times(factor(x->scale), factor(w->scale)));
+  return node.has(2) ? f.plus(made, along_axis(to, to.in(node, 2), sums, 1)) : made;
 }
 
 DType exact_sums(std::int64_t terms) { return terms >= 0 && terms <= most_in_f32 ? DType::f32 : DType::f64; }
