@@ -31,8 +31,11 @@ PackedConvInteger pack_conv_integer(const ConvDesc& desc, const Tensor& weights,
     if (!numbers.empty() && std::ssize(numbers) != units)
       throw ShapeError("conv_integer: expected numbers of " + std::to_string(units) + " units, found " + std::to_string(numbers.size()));
   const cpu::ConvIntegerForm form = cpu::conv_integer_form(desc, weights.dims());
-  PackedConvInteger packed{desc, weights.dims(), Tensor(DType::i8, DDim{form.groups * form.group_stride()}),
-                           std::vector<std::int32_t>(static_cast<std::size_t>(units), 0), {zeros.begin(), zeros.end()},
+  PackedConvInteger packed{desc,
+                           weights.dims(),
+                           Tensor(DType::i8, DDim{form.groups * form.group_stride()}),
+                           std::vector<std::int32_t>(static_cast<std::size_t>(units), 0),
+                           {zeros.begin(), zeros.end()},
                            {added.begin(), added.end()}};
   auto* const data = packed.data.mutable_data<std::int8_t>();
   std::fill_n(data, packed.data.elements(), std::int8_t{0});
@@ -44,8 +47,8 @@ PackedConvInteger pack_conv_integer(const ConvDesc& desc, const Tensor& weights,
     for (std::int64_t c = 0; c < form.channels; ++c)
       for (std::int64_t ky = 0; ky < form.taps[0]; ++ky)
         for (std::int64_t kx = 0; kx < form.taps[1]; ++kx, ++from) {
-          const std::int64_t at = form.by_taps ? (ky * form.fours + kx / 4) * 4 + kx % 4
-                                               : ((c / 4 * form.taps[0] + ky) * form.taps[1] + kx) * 4 + c % 4;
+          const std::int64_t at =
+              form.by_taps ? (ky * form.fours + kx / 4) * 4 + kx % 4 : ((c / 4 * form.taps[0] + ky) * form.taps[1] + kx) * 4 + c % 4;
           row[at] = *from;
           ones[at] = 1;
           sum += *from - (zeros.empty() ? 0 : zeros[static_cast<std::size_t>(unit)]);
@@ -54,7 +57,8 @@ PackedConvInteger pack_conv_integer(const ConvDesc& desc, const Tensor& weights,
   return packed;
 }
 
-Tensor conv_integer(const PackedConvInteger& weights, const Tensor& x, const Tensor& zero, const ConvIntegerSteps& steps, StreamRef stream) {
+Tensor conv_integer(const PackedConvInteger& weights, const Tensor& x, const Tensor& zero, const ConvIntegerSteps& steps,
+                    StreamRef stream) {
   internal::check_device_places("conv_integer", stream, {&x, &zero});
   if (internal::on_cuda(stream.place())) throw PlaceError("conv_integer: expected host memory, found " + x.to_string());
   if (x.dtype() != DType::u8) internal::check_dtype("conv_integer", "x", x, DType::i8);
@@ -93,8 +97,8 @@ Tensor conv_integer(const PackedConvInteger& weights, const Tensor& x, const Ten
   launch(
       read, TensorRefs<1>{&out},
       [weights, from, zero, held, out = out](KernelContext& context) {
-        const std::int32_t stands = zero.dtype() == DType::i8 ? static_cast<const std::int8_t*>(zero.raw())[0]
-                                                              : static_cast<const std::uint8_t*>(zero.raw())[0];
+        const std::int32_t stands =
+            zero.dtype() == DType::i8 ? static_cast<const std::int8_t*>(zero.raw())[0] : static_cast<const std::uint8_t*>(zero.raw())[0];
         cpu::conv_integer(weights, from, stands, held, out, context);
       },
       stream);

@@ -16,8 +16,8 @@ namespace millrace {
 /// Weights of a convolution of bytes along one axis or two, packed once. Cheap to copy, shareable.
 struct PackedConvInteger {
   ConvDesc desc;
-  DDim dims;                    ///< [M, C / groups, K1 (, K2)]
-  Tensor data;                  ///< i8: see kernels/cpu/conv_integer.h
+  DDim dims;                        ///< [M, C / groups, K1 (, K2)]
+  Tensor data;                      ///< i8: see kernels/cpu/conv_integer.h
   std::vector<std::int32_t> sums;   ///< of the weights of each unit, less its zero
   std::vector<std::int32_t> zeros;  ///< of each unit; empty where all are 0
   std::vector<std::int32_t> added;  ///< to the sums of each unit; empty where all are 0

@@ -227,8 +227,8 @@ Tensor sum_of_bytes(const Int8Plan& plan, const PackedInt8& weights, const Tenso
         const auto size = static_cast<std::int64_t>(size_of(out.dtype()));
         for (std::int64_t i = 0; i < pieces; ++i)
           cpu::sum_bytes(plan, weights, bytes + i * rows * k, rows,
-                         {from.dtype() == DType::i8, zero_at(off, i), numbers(column_zeros), numbers(added)},
-                         steps, to + i * rows * plan.desc().n * size, team);
+                         {from.dtype() == DType::i8, zero_at(off, i), numbers(column_zeros), numbers(added)}, steps,
+                         to + i * rows * plan.desc().n * size, team);
       },
       stream);
   return out;

@@ -26,12 +26,14 @@ void run_inputs(const std::vector<ArithmeticStep>& steps, const std::vector<Tens
     call.step_count = std::ssize(steps);
     call.input_count = std::ssize(inputs);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      const auto* const first = static_cast<const std::uint8_t*>(inputs[i].raw()) + offsets[i] * static_cast<std::int64_t>(size_of(inputs[i].dtype()));
+      const auto* const first =
+          static_cast<const std::uint8_t*>(inputs[i].raw()) + offsets[i] * static_cast<std::int64_t>(size_of(inputs[i].dtype()));
       call.inputs[i] = {reinterpret_cast<const T*>(first), row_steps[i], width > 1 && loop.inner()[i] == 0};
     }
     call.from = inputs[0].dtype();
     call.to = out.dtype();
-    call.out = reinterpret_cast<T*>(static_cast<std::uint8_t*>(out.raw_mutable()) + offsets[Inputs] * static_cast<std::int64_t>(size_of(out.dtype())));
+    call.out = reinterpret_cast<T*>(static_cast<std::uint8_t*>(out.raw_mutable()) +
+                                    offsets[Inputs] * static_cast<std::int64_t>(size_of(out.dtype())));
     call.out_row = row_steps[Inputs];
     call.rows = rows;
     call.count = count;

@@ -102,7 +102,8 @@ struct Row {
     }
     if constexpr (std::is_same_v<T, float>) {
       if (!is_whole()) return;
-      x = reinterpret_cast<const std::uint8_t*>(call.inputs[0].first) + row * call.inputs[0].row * static_cast<std::int64_t>(size_of(call.from));
+      x = reinterpret_cast<const std::uint8_t*>(call.inputs[0].first) +
+          row * call.inputs[0].row * static_cast<std::int64_t>(size_of(call.from));
       if (call.inputs[0].repeats) {
         std::uint8_t lanes[most_lanes * sizeof(float)] = {};
         std::memcpy(lanes, x, size_of(call.from));

@@ -48,8 +48,8 @@ class Run {
         kernels_(int8_kernels()) {
     direct_ = flip_ == 0 && y_.stride == 1 && x_.stride == 1 && y_.width == y_.extent && x_.width == x_.extent;
     shared_ = form_.by_taps && x_.stride == 1;
-    lanes_ = (form_.by_taps ? (shared_ ? 1 : form_.fours) * y_.stride : form_.fours * y_.stride * x_.stride) * plane_ +
-             conv_places + 4 * form_.fours * x_.dilation;
+    lanes_ = (form_.by_taps ? (shared_ ? 1 : form_.fours) * y_.stride : form_.fours * y_.stride * x_.stride) * plane_ + conv_places +
+             4 * form_.fours * x_.dilation;
     planes_ = y_.stride * x_.stride * plane_ + 4 * x_.dilation + 4;
     for (std::int64_t c = 0; c < (form_.by_taps ? 1 : form_.fours); ++c)
       for (std::int64_t ky = 0; ky < y_.taps; ++ky)
@@ -161,7 +161,8 @@ class Run {
   }
 
   /// Writes places of the output among those from `first` on.
-  void store(std::int64_t image, std::int64_t unit, std::int64_t units, std::int64_t first, std::int64_t places, const std::int32_t* sums) const {
+  void store(std::int64_t image, std::int64_t unit, std::int64_t units, std::int64_t first, std::int64_t places,
+             const std::int32_t* sums) const {
     const std::int64_t area = y_.out * x_.out;
     const auto size = static_cast<std::int64_t>(size_of(steps_.to));
     std::uint8_t* const to = out_ + (image * form_.groups * form_.units + unit) * area * size;
@@ -175,7 +176,8 @@ class Run {
     }
   }
 
-  void finish(std::int64_t unit, std::int64_t units, std::int64_t count, std::int64_t area, const std::int32_t* sums, std::uint8_t* to) const {
+  void finish(std::int64_t unit, std::int64_t units, std::int64_t count, std::int64_t area, const std::int32_t* sums,
+              std::uint8_t* to) const {
     if (steps_.to == DType::i32) {
       for (std::int64_t u = 0; u < units; ++u)
         std::memcpy(to + u * area * 4, sums + u * conv_places, static_cast<std::size_t>(count) * sizeof(std::int32_t));

@@ -11,7 +11,7 @@ namespace millrace::cpu {
 /// zeros: [group of k][column][k of the group]. Offsets and scales of columns are padded alike.
 struct Int8Call {
   const std::uint8_t* const* a = nullptr;  ///< rows of k elements, less `zero`
-  const float* const* scales = nullptr;   ///< of each row
+  const float* const* scales = nullptr;    ///< of each row
   float* const* out = nullptr;
   std::int64_t rows = 0;  ///< ≤ max_rows
   std::int64_t k = 0;
@@ -21,9 +21,9 @@ struct Int8Call {
   std::int64_t columns = 0;
   std::int64_t first_panel = 0;
   std::int64_t last_panel = 0;
-  std::int32_t zero = 0;  ///< what stands for 0 in the rows: it comes off each element, exactly
-  bool has_sign = true;   ///< elements of rows are i8, else u8
-  bool whole = false;     ///< `out` gets the sums as they are, i32
+  std::int32_t zero = 0;        ///< what stands for 0 in the rows: it comes off each element, exactly
+  bool has_sign = true;         ///< elements of rows are i8, else u8
+  bool whole = false;           ///< `out` gets the sums as they are, i32
   std::int64_t out_column = 0;  ///< the one that `out` begins with
 };
 

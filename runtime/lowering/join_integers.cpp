@@ -40,9 +40,7 @@ std::optional<std::vector<std::int32_t>> whole_numbers(const Tensor& of, double 
     }
     return true;
   };
-  const bool all = of.dtype() == DType::f32   ? take(of.to_vector<float>())
-                   : of.dtype() == DType::f64 ? take(of.to_vector<double>())
-                                              : false;
+  const bool all = of.dtype() == DType::f32 ? take(of.to_vector<float>()) : of.dtype() == DType::f64 ? take(of.to_vector<double>()) : false;
   return all ? std::optional(std::move(made)) : std::nullopt;
 }
 
@@ -180,8 +178,8 @@ class Convolutions {
     const auto behind = add.type == "add" && add.inputs[0] == out ? only_reader(add.outputs[0]) : std::nullopt;
     const Tensor* const bias = behind && is_cast(*behind) ? program_.constant(add.inputs[1]) : nullptr;
     const auto units = std::ssize(largest);
-    if (bias == nullptr || type(add.outputs[0]) != type(out) || bias->elements() != units ||
-        bias->rank() + 1 < type(out).rank() || bias->dim(1 - (type(out).rank() - bias->rank())) != units)
+    if (bias == nullptr || type(add.outputs[0]) != type(out) || bias->elements() != units || bias->rank() + 1 < type(out).rank() ||
+        bias->dim(1 - (type(out).rank() - bias->rank())) != units)
       return ops_[at];
     const auto numbers = whole_numbers(*bias, 0x1p31 - 1);
     for (std::int64_t unit = 0; numbers && unit < units; ++unit)

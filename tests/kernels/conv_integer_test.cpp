@@ -12,7 +12,9 @@ namespace {
 Tensor bytes_of(Random& random, DType dtype, const DDim& dims) {
   Tensor made(dtype, dims);
   for (std::int64_t i = 0; i < made.elements(); ++i)
-    static_cast<std::uint8_t*>(made.raw_mutable())[i] = static_cast<std::uint8_t>(random.coin() ? random.between(0, 255) : random.coin() ? 0 : 255);
+    static_cast<std::uint8_t*>(made.raw_mutable())[i] = static_cast<std::uint8_t>(random.coin()   ? random.between(0, 255)
+                                                                                  : random.coin() ? 0
+                                                                                                  : 255);
   return made;
 }
 
@@ -37,7 +39,8 @@ Tensor expected(const ConvDesc& desc, const Tensor& x, std::int32_t zero, const 
           for (std::int64_t c = 0; c < channels; ++c)
             for (std::int64_t ky = 0; ky < w.dim(2); ++ky)
               for (std::int64_t kx = 0; kx < w.dim(3); ++kx) {
-                const std::int64_t row = i * ys.stride + ky * ys.dilation - ys.before, column = j * xs.stride + kx * xs.dilation - xs.before;
+                const std::int64_t row = i * ys.stride + ky * ys.dilation - ys.before,
+                                   column = j * xs.stride + kx * xs.dilation - xs.before;
                 if (row < 0 || row >= x.dim(2) || column < 0 || column >= x.dim(3)) continue;
                 const std::int64_t channel = unit / (units / desc.groups) * channels + c;
                 const std::int32_t weight = w.data<std::int8_t>()[((unit * channels + c) * w.dim(2) + ky) * w.dim(3) + kx];
@@ -50,7 +53,8 @@ Tensor expected(const ConvDesc& desc, const Tensor& x, std::int32_t zero, const 
 
 }  // namespace
 
-TEST_CASE("convolutions of bytes are exact for any strides, dilations, pads, groups and zeros, on every instruction set, with 1 or 2 threads") {
+TEST_CASE(
+    "convolutions of bytes are exact for any strides, dilations, pads, groups and zeros, on every instruction set, with 1 or 2 threads") {
   each_instruction_set([](const std::string& name) {
     INFO(name);
     CpuDevice one(1), two(2);
@@ -62,13 +66,17 @@ TEST_CASE("convolutions of bytes are exact for any strides, dilations, pads, gro
       desc.groups = random.between(1, 3);
       const std::int64_t channels = alone ? 1 : random.between(1, 9), units = desc.groups * random.between(1, 6);
       const std::int64_t high = flat ? 1 : random.between(1, 3), wide = random.between(1, 9);
-      desc.axes = {flat ? ConvDesc::Axis{} : ConvDesc::Axis{random.between(1, 3), random.between(1, 2), random.between(0, 2), random.between(0, 2)},
-                   {random.between(1, 3), random.between(1, 3), random.between(0, 5), random.between(0, 5)}};
+      desc.axes = {
+          flat ? ConvDesc::Axis{} : ConvDesc::Axis{random.between(1, 3), random.between(1, 2), random.between(0, 2), random.between(0, 2)},
+          {random.between(1, 3), random.between(1, 3), random.between(0, 5), random.between(0, 5)}};
       const DDim dims{random.between(0, 2), channels * desc.groups, flat ? 1 : random.between(1, 9), random.between(1, 150)};
-      const Tensor x = bytes_of(random, random.coin() ? DType::u8 : DType::i8, dims), w = bytes_of(random, DType::i8, DDim{units, channels, high, wide});
+      const Tensor x = bytes_of(random, random.coin() ? DType::u8 : DType::i8, dims),
+                   w = bytes_of(random, DType::i8, DDim{units, channels, high, wide});
       std::vector<std::int32_t> zeros, added;
-      for (std::int64_t unit = 0; unit < units && seed % 2 == 0; ++unit) zeros.push_back(static_cast<std::int32_t>(random.between(-128, 127)));
-      for (std::int64_t unit = 0; unit < units && seed % 3 == 0; ++unit) added.push_back(static_cast<std::int32_t>(random.between(-9999, 9999)));
+      for (std::int64_t unit = 0; unit < units && seed % 2 == 0; ++unit)
+        zeros.push_back(static_cast<std::int32_t>(random.between(-128, 127)));
+      for (std::int64_t unit = 0; unit < units && seed % 3 == 0; ++unit)
+        added.push_back(static_cast<std::int32_t>(random.between(-9999, 9999)));
       const Tensor zero = x.dtype() == DType::u8 ? Tensor::scalar(std::uint8_t{200}) : Tensor::scalar(std::int8_t{-100});
       Tensor wanted = expected(desc, x, number_at(zero, 0), w, zeros, added);
       PackedConvInteger packed = pack_conv_integer(desc, w, zeros, added);
@@ -95,7 +103,8 @@ TEST_CASE("a row of a batch has the bits of the row alone, and views are taken")
   const Tensor x = bytes_of(random, DType::u8, DDim{70, 6, 3}).permute({2, 1, 0}), w = bytes_of(random, DType::i8, DDim{5, 6, 3});
   const PackedConvInteger packed = pack_conv_integer({{{1, 1, 1, 1}}, 1}, w, {});
   const Tensor zero = Tensor::scalar(std::uint8_t{3}), whole = conv_integer(packed, x, zero, {}, device.stream(0));
-  for (std::int64_t n = 0; n < 3; ++n) CHECK(same_bits(conv_integer(packed, x.rows(n, n + 1), zero, {}, device.stream(0)), whole.rows(n, n + 1)));
+  for (std::int64_t n = 0; n < 3; ++n)
+    CHECK(same_bits(conv_integer(packed, x.rows(n, n + 1), zero, {}, device.stream(0)), whole.rows(n, n + 1)));
 }
 
 TEST_CASE("what does not fit a convolution of bytes is named") {
@@ -110,8 +119,9 @@ TEST_CASE("what does not fit a convolution of bytes is named") {
   const Tensor zero = Tensor::scalar(std::uint8_t{0});
   CHECK_THROWS_AS(conv_integer(packed, bytes_of(random, DType::u8, DDim{1, 2, 4}), zero, {}, device.stream(0)), ShapeError);
   CHECK_THROWS_AS(conv_integer(packed, bytes_of(random, DType::i8, DDim{1, 3, 4}), zero, {}, device.stream(0)), DTypeError);
-  CHECK_THROWS_AS(conv_integer(packed, bytes_of(random, DType::u8, DDim{1, 3, 4}), zero, {{ArithmeticStep::add}, {}, DType::f32}, device.stream(0)),
-                  ArgumentError);
+  CHECK_THROWS_AS(
+      conv_integer(packed, bytes_of(random, DType::u8, DDim{1, 3, 4}), zero, {{ArithmeticStep::add}, {}, DType::f32}, device.stream(0)),
+      ArgumentError);
 }
 
 }  // namespace millrace::testing

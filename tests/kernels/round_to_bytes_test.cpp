@@ -191,10 +191,12 @@ TEST_CASE("sums of bytes with zeros of columns and numbers added, and steps on t
         for (const std::int64_t rows : {0, 1, 2, 3, 33}) {
           INFO("k ", k, ", n ", n, ", rows ", rows);
           const bool has_sign = random.coin();
-          Tensor x(has_sign ? DType::i8 : DType::u8, DDim{rows, k}), w(DType::i8, DDim{k, n}), zeros(DType::i32, DDim{n}), added(DType::i32, DDim{n});
+          Tensor x(has_sign ? DType::i8 : DType::u8, DDim{rows, k}), w(DType::i8, DDim{k, n}), zeros(DType::i32, DDim{n}),
+              added(DType::i32, DDim{n});
           for (std::int64_t i = 0; i < x.elements(); ++i)
             static_cast<std::uint8_t*>(x.raw_mutable())[i] = static_cast<std::uint8_t>(random.between(0, 255));
-          for (std::int64_t i = 0; i < w.elements(); ++i) w.mutable_data<std::int8_t>()[i] = static_cast<std::int8_t>(random.between(-128, 127));
+          for (std::int64_t i = 0; i < w.elements(); ++i)
+            w.mutable_data<std::int8_t>()[i] = static_cast<std::int8_t>(random.between(-128, 127));
           for (std::int64_t i = 0; i < n; ++i) {
             zeros.mutable_data<std::int32_t>()[i] = static_cast<std::int32_t>(random.between(-128, 127));
             added.mutable_data<std::int32_t>()[i] = static_cast<std::int32_t>(random.between(-100000, 100000));

@@ -19,8 +19,8 @@ namespace millrace::ops {
 namespace {
 
 constexpr const char* names[] = {
-    "add",    "sub",  "from", "mul", "div", "into",      "minimum", "before_minimum", "maximum", "before_maximum",
-    "square", "relu", "sqrt", "neg", "abs", "reciprocal",      "round"};
+    "add",    "sub",  "from", "mul", "div", "into",       "minimum", "before_minimum", "maximum", "before_maximum",
+    "square", "relu", "sqrt", "neg", "abs", "reciprocal", "round"};
 static_assert(std::size(names) == static_cast<std::size_t>(ArithmeticStep::round) + 1);
 
 void infer_arithmetic(InferContext& context) {

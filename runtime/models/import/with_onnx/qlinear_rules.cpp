@@ -58,7 +58,8 @@ void qgemm(Importer& to, const Node& node, const char*) {
   const bool by_column = c != nullptr && c->shape && n >= 0 && c->shape->elements() == n && (*c->shape)[-1] == n && c->dtype == DType::i32;
   VarId sums = no_var;
   if (!node.flag("transA", false) && (c == nullptr || by_column))
-    sums = byte_sums(to, byte_factor(to, node, 0, 2), columns, c == nullptr ? no_var : to.emit1("reshape", {to.in(node, 6)}, {{"shape", Ints{-1}}}));
+    sums = byte_sums(to, byte_factor(to, node, 0, 2), columns,
+                     c == nullptr ? no_var : to.emit1("reshape", {to.in(node, 6)}, {{"shape", Ints{-1}}}));
   if (sums == no_var) {
     sums = wide.op("matmul", factor(0, node.flag("transA", false)), factor(3, turned_b));
     if (node.has(6)) sums = wide.plus(sums, wide.taken(to.in(node, 6)));

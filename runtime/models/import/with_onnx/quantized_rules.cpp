@@ -65,9 +65,8 @@ void dequantize(Importer& to, const Node& node, const char*) {
     to.give(node, "identity", {made});
     if (to.element(to.in(node, 0)) != nullptr || !is_byte(to.type(to.in(node, 0)).dtype) || to.type(made).dtype != DType::f32) return;
     const auto held = [](const Tensor* of) { return of == nullptr ? std::nullopt : std::optional(*of); };
-    return to.set_dequantized(to.named(node.output(0)),
-                              {to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2), axis, held(to.known(node, 0)),
-                               node.has(2) ? held(to.known(node, 2)) : std::nullopt});
+    return to.set_dequantized(to.named(node.output(0)), {to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2), axis,
+                                                         held(to.known(node, 0)), node.has(2) ? held(to.known(node, 2)) : std::nullopt});
   }
   to.give(node, "cast", {made}, {{"to", dtype_attribute(node, "output_dtype")}});
 }
@@ -168,7 +167,8 @@ VarId integer_convolution(Importer& to, const Node& node, VarId x, std::size_t w
   std::int64_t terms = 1;
   for (int axis = 1; axis < weights.rank() && terms >= 0; ++axis)
     terms = (*weights.shape)[axis] < 0 ? DDim::unknown : std::min(terms * (*weights.shape)[axis], most_in_f32 + 1);
-  const bool narrow = (weights.rank() >= 0 && exact_sums(terms) == DType::f32) || sums_fit_f32(to.known(node, w), node.has(w_zero), node.has(w_zero) ? to.known(node, w_zero) : nullptr,
+  const bool narrow = (weights.rank() >= 0 && exact_sums(terms) == DType::f32) ||
+                      sums_fit_f32(to.known(node, w), node.has(w_zero), node.has(w_zero) ? to.known(node, w_zero) : nullptr,
                                    bias && node.has(*bias), bias && node.has(*bias) ? to.known(node, *bias) : nullptr);
   const Formula f(to, narrow ? DType::f32 : DType::f64);
   VarId kernel = f.taken(to.in(node, w));
