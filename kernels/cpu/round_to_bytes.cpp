@@ -113,15 +113,16 @@ void sum_bytes(const Int8Plan& plan, const PackedInt8& weights, const std::uint8
   const bool alone = steps.to == DType::i32;
   const std::int64_t together = !alone && rows <= 2 && 2 * rows * layout.width() <= tile_elements ? 2 : 1;
   const auto size = static_cast<std::int64_t>(size_of(steps.to));
-  ArithmeticCall<float> call;
-  call.steps = steps.steps.data();
-  call.step_count = std::ssize(steps.steps);
-  call.input_count = std::ssize(steps.operands) + 1;
-  call.from = DType::i32;
-  call.to = steps.to;
-  call.out_row = n;
+  ArithmeticCall<float> of_all;
+  of_all.steps = steps.steps.data();
+  of_all.step_count = std::ssize(steps.steps);
+  of_all.input_count = std::ssize(steps.operands) + 1;
+  of_all.from = DType::i32;
+  of_all.to = steps.to;
+  of_all.out_row = n;
   each_span(team, rows, tile_rows, layout.panels(), layout.panel_stride() / 4,
-            [&, call](std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t last) mutable {
+            [&](std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t last) {
+              ArithmeticCall<float> call = of_all;
               alignas(64) std::int32_t tile[tile_elements];
               const std::uint8_t* a[tile_rows];
               float* to[tile_rows];

@@ -11,10 +11,14 @@ namespace {
 
 Tensor bytes_of(Random& random, DType dtype, const DDim& dims) {
   Tensor made(dtype, dims);
-  for (std::int64_t i = 0; i < made.elements(); ++i)
-    static_cast<std::uint8_t*>(made.raw_mutable())[i] = static_cast<std::uint8_t>(random.coin()   ? random.between(0, 255)
-                                                                                  : random.coin() ? 0
-                                                                                                  : 255);
+  dtype == DType::i8 ? (void)made.mutable_data<std::int8_t>() : (void)made.mutable_data<std::uint8_t>();
+  const auto next = [&] { return random.coin() ? random.between(0, 255) : random.coin() ? 0 : 255; };
+  for (std::int64_t i = 0; i < made.elements(); ++i) {
+    if (dtype == DType::i8)
+      made.mutable_data<std::int8_t>()[i] = static_cast<std::int8_t>(next() - 128);
+    else
+      made.mutable_data<std::uint8_t>()[i] = static_cast<std::uint8_t>(next());
+  }
   return made;
 }
 

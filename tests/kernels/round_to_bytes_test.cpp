@@ -193,8 +193,14 @@ TEST_CASE("sums of bytes with zeros of columns and numbers added, and steps on t
           const bool has_sign = random.coin();
           Tensor x(has_sign ? DType::i8 : DType::u8, DDim{rows, k}), w(DType::i8, DDim{k, n}), zeros(DType::i32, DDim{n}),
               added(DType::i32, DDim{n});
-          for (std::int64_t i = 0; i < x.elements(); ++i)
-            static_cast<std::uint8_t*>(x.raw_mutable())[i] = static_cast<std::uint8_t>(random.between(0, 255));
+          has_sign ? (void)x.mutable_data<std::int8_t>() : (void)x.mutable_data<std::uint8_t>();
+          (void)w.mutable_data<std::int8_t>();
+          for (std::int64_t i = 0; i < x.elements(); ++i) {
+            if (has_sign)
+              x.mutable_data<std::int8_t>()[i] = static_cast<std::int8_t>(random.between(-128, 127));
+            else
+              x.mutable_data<std::uint8_t>()[i] = static_cast<std::uint8_t>(random.between(0, 255));
+          }
           for (std::int64_t i = 0; i < w.elements(); ++i)
             w.mutable_data<std::int8_t>()[i] = static_cast<std::int8_t>(random.between(-128, 127));
           for (std::int64_t i = 0; i < n; ++i) {
@@ -203,7 +209,7 @@ TEST_CASE("sums of bytes with zeros of columns and numbers added, and steps on t
           }
           const Tensor zero = has_sign ? Tensor::scalar(std::int8_t{-7}) : Tensor::scalar(std::uint8_t{131});
           const Int8Plan plan = make_int8_plan({k, n});
-          const PackedInt8 packed = pack(plan, w, Tensor(DType::f32, DDim{n}), one.stream(0));
+          const PackedInt8 packed = pack(plan, w, random_tensor(random, DType::f32, DDim{n}), one.stream(0));
           Tensor wanted(DType::i32, DDim{rows, n});
           for (std::int64_t i = 0; i < rows; ++i)
             for (std::int64_t j = 0; j < n; ++j) {
