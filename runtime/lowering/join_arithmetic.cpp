@@ -71,8 +71,9 @@ class Joiner {
     for (std::size_t i = 0; i < ops_.size(); ++i)
       if (std::optional<Chain> chain = chain_of(i)) chains_[ops_[i].outputs[0]] = std::move(*chain);
     std::set<std::size_t> gone;
-    for (const auto& [out, chain] : chains_) {
+    for (auto& [out, chain] : chains_) {
       if (chain.steps.size() < 2 && chain.ops.size() < 2) continue;
+      drop_idle_steps(chain);
       write(chain);
       gone.insert(chain.ops.begin(), chain.ops.end() - 1);
     }
@@ -231,6 +232,24 @@ class Joiner {
       count *= extent;
     }
     return count;
+  }
+
+  bool is_number(const Step& step, ArithmeticStep kind, double number) const {
+    const Tensor* const known = step.kind == kind ? program_.constant(step.operand) : nullptr;
+    return known != nullptr && known->elements() == 1 && static_cast<double>(known->item()) == number;
+  }
+
+  /// Takes out bounds that a conversion to bytes has anyway, a sum with 0 in front of it, and a 0 that is taken off whole numbers.
+  void drop_idle_steps(Chain& chain) const {
+    std::vector<Step>& steps = chain.steps;
+    if (chain.to) {
+      const double least = *chain.to == DType::i8 ? -128 : 0;
+      if (!steps.empty() && is_number(steps.back(), ArithmeticStep::minimum, least + 255)) steps.pop_back();
+      if (!steps.empty() && is_number(steps.back(), ArithmeticStep::maximum, least)) steps.pop_back();
+      if (!steps.empty() && is_number(steps.back(), ArithmeticStep::add, 0)) steps.pop_back();
+    }
+    const bool whole = !is_floating(type(chain.x).dtype);
+    if (whole && !steps.empty() && is_number(steps.front(), ArithmeticStep::sub, 0)) steps.erase(steps.begin());
   }
 
   /// Writes the chain in the place of the last of its ops.
