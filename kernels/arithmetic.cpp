@@ -30,19 +30,28 @@ Tensor stretched(const Tensor& x, const DDim& dims, StreamRef stream) {
 
 }  // namespace
 
-Tensor arithmetic(const std::vector<ArithmeticStep>& steps, const Tensor& x, std::span<const Tensor* const> operands, StreamRef stream) {
-  if (x.dtype() != DType::f64) internal::check_dtype("arithmetic", "x", x, DType::f32);
+Tensor arithmetic(const std::vector<ArithmeticStep>& steps, const Tensor& x, std::span<const Tensor* const> operands, StreamRef stream,
+                  std::optional<DType> to) {
+  const bool whole = x.dtype() == DType::u8 || x.dtype() == DType::i8 || x.dtype() == DType::i32;
+  if (!whole && x.dtype() != DType::f64) internal::check_dtype("arithmetic", "x", x, DType::f32);
+  const DType computed = whole ? DType::f32 : x.dtype(), made = to.value_or(computed);
+  if (made != computed && (computed == DType::f64 || (made != DType::u8 && made != DType::i8)))
+    throw DTypeError("arithmetic: expected a result of " + std::string(name_of(computed)) + ", or of u8 or i8 from f32, found " +
+                     std::string(name_of(made)));
   const auto taken = static_cast<std::size_t>(std::count_if(steps.begin(), steps.end(), has_operand));
   if (taken != operands.size() || taken > most_operands)
     throw ArgumentError("arithmetic: expected " + std::to_string(taken) + " operands, at most " + std::to_string(most_operands) +
                         ", found " + std::to_string(operands.size()));
   DDim dims = x.dims();
   for (const Tensor* const operand : operands) {
-    internal::check_same_dtype("arithmetic", x, *operand);
+    if (whole)
+      internal::check_dtype("arithmetic", "an operand", *operand, computed);
+    else
+      internal::check_same_dtype("arithmetic", x, *operand);
     internal::check_device_places("arithmetic", stream, {operand});
     dims = broadcast_dims(dims, operand->dims());
   }
-  Tensor out(x.dtype(), dims, stream.memory());
+  Tensor out(made, dims, stream.memory());
   internal::check_device_places("arithmetic", stream, {&x, &out});
   std::vector<Tensor> inputs;
   inputs.reserve(operands.size() + 1);

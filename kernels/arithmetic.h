@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace millrace {
 ///
 ///   add mul minimum maximum sub div    v ∘ a
 ///   from into before_minimum before_maximum      a − v, a / v, minimum(a, v), maximum(a, v)
-///   square relu sqrt neg abs reciprocal exp tanh sigmoid erf     of v alone
+///   square relu sqrt neg abs reciprocal round exp tanh sigmoid erf     of v alone
 enum class ArithmeticStep : std::uint8_t {
   add,
   sub,
@@ -32,6 +33,7 @@ enum class ArithmeticStep : std::uint8_t {
   neg,
   abs,
   reciprocal,
+  round,
   exp,
   tanh,
   sigmoid,
@@ -45,11 +47,14 @@ constexpr bool has_operand(ArithmeticStep step) { return step < ArithmeticStep::
 constexpr bool is_heavy(ArithmeticStep step) { return step >= ArithmeticStep::exp; }
 
 /// Operands that one formula takes, at most.
-inline constexpr std::size_t most_operands = 6;
+inline constexpr std::size_t most_operands = 9;
 
 /// All steps in order for each element, with numpy's broadcasting of x and the operands: an element is read and written once. Each step rounds once, so that the
 /// bits are those of one op after another. x and operands: f32 or f64 of one dtype (DTypeError names both), any strides, as many operands as the steps take
 /// (ArgumentError). In host memory alone.
-Tensor arithmetic(const std::vector<ArithmeticStep>& steps, const Tensor& x, std::span<const Tensor* const> operands, StreamRef stream);
+///
+/// x may be u8, i8 or i32, and the result u8 or i8 (`to`), with operands and steps in f32: the bits of `cast` before the first step and behind the last.
+Tensor arithmetic(const std::vector<ArithmeticStep>& steps, const Tensor& x, std::span<const Tensor* const> operands, StreamRef stream,
+                  std::optional<DType> to = std::nullopt);
 
 }  // namespace millrace

@@ -129,7 +129,7 @@ void check_run(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x,
 
 /// Rows [row, row + rows) of a call.
 struct Int8Rows {
-  const std::int8_t* a[cpu::max_rows];
+  const std::uint8_t* a[cpu::max_rows];
   const float* scales[cpu::max_rows];
   float* out[cpu::max_rows];
 };
@@ -141,7 +141,7 @@ void multiply(const cpu::Int8Layout& layout, const cpu::Int8Kernels& kernels, co
                  [&](std::int64_t row, std::int64_t rows, std::int64_t first, std::int64_t last) {
                    Int8Rows at;
                    for (std::int64_t i = 0; i < rows; ++i) {
-                     at.a[i] = static_cast<const std::int8_t*>(x.raw()) + (row + i) * layout.k;
+                     at.a[i] = static_cast<const std::uint8_t*>(x.raw()) + (row + i) * layout.k;
                      at.scales[i] = static_cast<const float*>(x_scales.raw()) + row + i;
                      at.out[i] = static_cast<float*>(out.raw_mutable()) + (row + i) * layout.columns;
                    }

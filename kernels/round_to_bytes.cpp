@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/round_to_bytes.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -105,7 +107,7 @@ Tensor matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const Tenso
   if (x.elements() == 0 || dims.elements() == 0) return zeros(dims, DType::f32, stream);
   if (internal::on_cuda(stream.place())) return multiplied_in_steps(weights, x, axis, stream);
   const Tensor from = x.is_contiguous() ? x : internal::row_major("matmul_bytes", x, stream);
-  const Tensor bytes(DType::i8, x.dims(), stream.memory());
+  const Tensor bytes(DType::u8, x.dims(), stream.memory());
   Tensor out(DType::f32, dims, stream.memory());
   const std::int64_t rows = x.dims().slice(axis, x.rank()).elements() / k;
   launch(
@@ -113,7 +115,7 @@ Tensor matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const Tenso
       [=, out = out](ThreadTeam& team) {
         const auto* in = static_cast<const float*>(from.raw());
         for (std::int64_t row = 0; row < from.elements() / k; row += rows)
-          cpu::matmul_bytes(plan, weights, in + row * k, rows, static_cast<std::int8_t*>(bytes.raw_mutable()) + row * k,
+          cpu::matmul_bytes(plan, weights, in + row * k, rows, static_cast<std::uint8_t*>(bytes.raw_mutable()) + row * k,
                             static_cast<float*>(out.raw_mutable()) + row * plan.desc().n, team);
       },
       stream);
@@ -122,24 +124,20 @@ Tensor matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const Tenso
 
 namespace {
 
-/// i8 less the 128 that a u8 is more.
-void take_less(const Tensor& x, std::int8_t* bytes) {
-  const auto* from = static_cast<const std::uint8_t*>(x.raw());
-  const std::uint8_t flip = x.dtype() == DType::u8 ? 0x80 : 0;
-  for (std::int64_t i = 0; i < x.elements(); ++i) bytes[i] = static_cast<std::int8_t>(from[i] ^ flip);
-}
-
 std::int32_t zero_at(const Tensor& zero, std::int64_t place) {
   if (zero.dtype() == DType::i8) return static_cast<const std::int8_t*>(zero.raw())[place];
-  return static_cast<const std::uint8_t*>(zero.raw())[place] - 128;
+  return static_cast<const std::uint8_t*>(zero.raw())[place];
 }
 
-Tensor summed_in_steps(const PackedInt8& weights, const Tensor& x, const Tensor& zero, StreamRef stream) {
-  const DType exact = x.dim(-1) <= most_in_f32 ? DType::f32 : DType::f64;
+Tensor summed_in_steps(const PackedInt8& weights, const Tensor& x, const Tensor& zero, const ByteColumns& columns, StreamRef stream) {
+  const DType exact = x.dim(-1) <= most_in_f32 / (columns.zero == nullptr ? 1 : 2) ? DType::f32 : DType::f64;
   DDim apart = zero.dims();
   while (apart.rank() < x.rank()) apart = apart.inserted(apart.rank(), 1);
   const Tensor centred = binary(Binary::sub, cast(x, exact, stream), cast(zero, exact, stream).reshape(apart), stream);
-  return cast(matmul(centred, cast(weights.data, exact, stream), stream), DType::i32, stream);
+  Tensor w = cast(weights.data, exact, stream);
+  if (columns.zero != nullptr) w = binary(Binary::sub, w, cast(*columns.zero, exact, stream), stream);
+  const Tensor sums = cast(matmul(centred, w, stream), DType::i32, stream);
+  return columns.added == nullptr ? sums : binary(Binary::add, sums, *columns.added, stream);
 }
 
 }  // namespace
@@ -171,9 +169,7 @@ ByteTensor quantize_bytes(const Tensor& x, int axis, StreamRef stream) {
             const cpu::ByteRange range = cpu::byte_range(in + i * count, count);
             static_cast<float*>(made.scale.raw_mutable())[i] = range.scale;
             static_cast<std::uint8_t*>(made.zero.raw_mutable())[i] = static_cast<std::uint8_t>(range.zero);
-            std::uint8_t* to = bytes + i * count;
-            cpu::take_bytes(in + i * count, count, range, reinterpret_cast<std::int8_t*>(to));
-            for (std::int64_t at = 0; at < count; ++at) to[at] ^= 0x80;
+            cpu::take_bytes(in + i * count, count, range, bytes + i * count);
           }
         });
       },
@@ -181,7 +177,10 @@ ByteTensor quantize_bytes(const Tensor& x, int axis, StreamRef stream) {
   return made;
 }
 
-Tensor matmul_integer(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, const Tensor& zero, StreamRef stream) {
+namespace {
+
+void check_product(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, const Tensor& zero, const ByteColumns& columns,
+                   StreamRef stream) {
   internal::check_device_places("matmul_integer", stream, {&x, &zero, &weights.data});
   if (x.dtype() != DType::u8) internal::check_dtype("matmul_integer", "x", x, DType::i8);
   internal::check_dtype("matmul_integer", "the zeros of x", zero, x.dtype());
@@ -190,28 +189,82 @@ Tensor matmul_integer(const Int8Plan& plan, const PackedInt8& weights, const Ten
     throw ShapeError("matmul_integer: expected rows of " + std::to_string(k) + " elements, found " + x.to_string());
   if (k > most_bytes_k)
     throw ArgumentError("matmul_integer: expected k of at most " + std::to_string(most_bytes_k) + ", found " + std::to_string(k));
+  for (const Tensor* const of_columns : {columns.zero, columns.added}) {
+    if (of_columns == nullptr) continue;
+    internal::check_device_places("matmul_integer", stream, {of_columns});
+    internal::check_dtype("matmul_integer", "what belongs to columns", *of_columns, DType::i32);
+    internal::check_dims("matmul_integer", "what belongs to columns", *of_columns, DDim{plan.desc().n});
+    internal::check_contiguous("matmul_integer", "what belongs to columns", *of_columns);
+  }
+}
+
+/// Works out sums in host memory, and `steps` on them.
+Tensor sum_of_bytes(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, const Tensor& zero, const ByteColumns& columns,
+                    const cpu::SumSteps& steps, StreamRef stream) {
+  DDim dims = x.dims();
+  dims[-1] = plan.desc().n;
+  Tensor out(steps.to, dims, stream.memory());
+  if (dims.elements() == 0) return out;
+  const Tensor from = x.is_contiguous() ? x : internal::row_major("matmul_integer", x, stream);
+  const Tensor off = zero.is_contiguous() ? zero : internal::row_major("matmul_integer", zero, stream);
+  const auto held = [](const Tensor* of) { return of == nullptr ? std::nullopt : std::optional(*of); };
+  const std::optional<Tensor> column_zeros = held(columns.zero), added = held(columns.added);
+  TensorRefs<most_operands + 6> read{};
+  read[0] = &from;
+  read[1] = &off;
+  read[2] = &weights.data;
+  read[3] = &weights.offsets;
+  read[4] = columns.zero;
+  read[5] = columns.added;
+  for (std::size_t i = 0; i < steps.operands.size(); ++i) read[i + 6] = &steps.operands[i];
+  launch(
+      read, TensorRefs<1>{&out},
+      [=, out = out](ThreadTeam& team) {
+        const auto numbers = [](const std::optional<Tensor>& of) { return of ? static_cast<const std::int32_t*>(of->raw()) : nullptr; };
+        const auto* bytes = static_cast<const std::uint8_t*>(from.raw());
+        auto* to = static_cast<std::uint8_t*>(out.raw_mutable());
+        const std::int64_t k = plan.desc().k, pieces = off.elements(), rows = out.elements() / plan.desc().n / pieces;
+        const auto size = static_cast<std::int64_t>(size_of(out.dtype()));
+        for (std::int64_t i = 0; i < pieces; ++i)
+          cpu::sum_bytes(plan, weights, bytes + i * rows * k, rows,
+                         {from.dtype() == DType::i8, zero_at(off, i), numbers(column_zeros), numbers(added)}, steps,
+                         to + i * rows * plan.desc().n * size, team);
+      },
+      stream);
+  return out;
+}
+
+}  // namespace
+
+Tensor matmul_integer(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, const Tensor& zero, const ByteColumns& columns,
+                      StreamRef stream) {
+  check_product(plan, weights, x, zero, columns, stream);
   if (zero.rank() >= x.rank() || zero.dims() != x.dims().slice(0, zero.rank()))
     throw ShapeError("matmul_integer: expected zeros of the first extents of " + x.to_string() + ", found " + zero.to_string());
   DDim dims = x.dims();
   dims[-1] = plan.desc().n;
   if (x.elements() == 0 || dims.elements() == 0) return zeros(dims, DType::i32, stream);
-  if (internal::on_cuda(stream.place())) return summed_in_steps(weights, x, zero, stream);
-  const Tensor from = x.is_contiguous() ? x : internal::row_major("matmul_integer", x, stream);
-  const Tensor off = zero.is_contiguous() ? zero : internal::row_major("matmul_integer", zero, stream);
-  const Tensor bytes(DType::i8, x.dims(), stream.memory());
-  Tensor out(DType::i32, dims, stream.memory());
-  launch(
-      TensorRefs<4>{&from, &off, &weights.data, &weights.offsets}, TensorRefs<2>{&bytes, &out},
-      [=, out = out](ThreadTeam& team) {
-        auto* less = static_cast<std::int8_t*>(bytes.raw_mutable());
-        take_less(from, less);
-        const std::int64_t pieces = off.elements(), rows = from.elements() / k / pieces;
-        for (std::int64_t i = 0; i < pieces; ++i)
-          cpu::sum_bytes(plan, weights, less + i * rows * k, rows, zero_at(off, i),
-                         static_cast<std::int32_t*>(out.raw_mutable()) + i * rows * plan.desc().n, team);
-      },
-      stream);
-  return out;
+  if (internal::on_cuda(stream.place())) return summed_in_steps(weights, x, zero, columns, stream);
+  return sum_of_bytes(plan, weights, x, zero, columns, {}, stream);
+}
+
+Tensor matmul_integer(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, const Tensor& zero, const ByteColumns& columns,
+                      const std::vector<ArithmeticStep>& steps, std::span<const Tensor* const> operands, DType to, StreamRef stream) {
+  check_product(plan, weights, x, zero, columns, stream);
+  internal::check_dims("matmul_integer", "the zero of x", zero, DDim{});
+  if (to != DType::f32 && to != DType::u8) internal::check_dtype("matmul_integer", "the result", Tensor(to, DDim{}), DType::i8);
+  const auto taken = static_cast<std::size_t>(std::count_if(steps.begin(), steps.end(), has_operand));
+  if (taken != operands.size() || taken > most_operands)
+    throw ArgumentError("matmul_integer: expected " + std::to_string(taken) + " operands, at most " + std::to_string(most_operands) +
+                        ", found " + std::to_string(operands.size()));
+  cpu::SumSteps made{steps, {}, to};
+  for (const Tensor* const operand : operands) {
+    internal::check_device_places("matmul_integer", stream, {operand});
+    internal::check_dtype("matmul_integer", "an operand", *operand, DType::f32);
+    if (operand->elements() != 1) internal::check_dims("matmul_integer", "an operand", *operand, DDim{plan.desc().n});
+    made.operands.push_back(operand->is_contiguous() ? *operand : internal::row_major("matmul_integer", *operand, stream));
+  }
+  return sum_of_bytes(plan, weights, x, zero, columns, made, stream);
 }
 
 }  // namespace millrace

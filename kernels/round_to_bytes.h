@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include <millrace/kernels/arithmetic.h>
 #include <millrace/kernels/int8.h>
 #include <millrace/kernels/row_function.h>
 #include <millrace/tensor/stream.h>
@@ -26,7 +28,7 @@ void round_to_bytes(const RowView& x, std::int64_t rows, std::int64_t count, con
 /// exact, then a rounding to f32 and two rounded products. `axis` is 0 … rank − 1; k up to `most_bytes_k`.
 Tensor matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, int axis, StreamRef stream);
 /// `matmul_bytes` of `rows` rows in host memory, which share one scale, in the calling thread. `bytes`: room for one row or more.
-void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const RowView& x, std::int64_t rows, std::span<std::int8_t> bytes,
+void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const RowView& x, std::int64_t rows, std::span<std::uint8_t> bytes,
                   const RowView& out);
 inline constexpr std::int64_t most_bytes_k = 65535;
 
@@ -38,7 +40,20 @@ struct ByteTensor {
 };
 ByteTensor quantize_bytes(const Tensor& x, int axis, StreamRef stream);
 
-/// Σ_k (x[.., k] − zero)·W[k, n], i32, for x of u8 or i8 and zeros of its dtype, whose extents are the first of x. The scales of the weights are not read.
-Tensor matmul_integer(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, const Tensor& zero, StreamRef stream);
+/// What belongs to each column of weights: the number that stands for 0 in it, and what is added to its sums. i32 [n], contiguous, or null for 0.
+struct ByteColumns {
+  const Tensor* zero = nullptr;
+  const Tensor* added = nullptr;
+};
+
+/// Σ_k (x[.., k] − zero)·(W[k, n] − column_zero[n]) + added[n], i32, for x of u8 or i8 and zeros of its dtype, whose extents are the first of x. The
+/// scales of the weights are not read. Sums beyond i32 wrap.
+Tensor matmul_integer(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, const Tensor& zero, const ByteColumns& columns,
+                      StreamRef stream);
+
+/// `arithmetic` (kernels/arithmetic.h) on these sums, with the same bits: the sums are not written. The zero is one for all; operands are f32 of one element or [n]. In
+/// host memory alone.
+Tensor matmul_integer(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, const Tensor& zero, const ByteColumns& columns,
+                      const std::vector<ArithmeticStep>& steps, std::span<const Tensor* const> operands, DType to, StreamRef stream);
 
 }  // namespace millrace

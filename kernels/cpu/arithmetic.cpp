@@ -20,21 +20,26 @@ void run_inputs(const std::vector<ArithmeticStep>& steps, const std::vector<Tens
   strides[Inputs] = &out.strides();
   const StridedLoop<Inputs + 1> loop(out.dims(), strides);
   const std::int64_t width = loop.extent(loop.rank() - 1);
-  const bool heavy = std::any_of(steps.begin(), steps.end(), is_heavy);
-  loop.parallel_rows(
-      team, heavy ? grain_heavy : grain_light, [&](const auto& offsets, const auto& row_steps, std::int64_t rows, std::int64_t count) {
-        ArithmeticCall<T> call;
-        call.steps = steps.data();
-        call.step_count = std::ssize(steps);
-        call.input_count = std::ssize(inputs);
-        for (std::size_t i = 0; i < inputs.size(); ++i)
-          call.inputs[i] = {static_cast<const T*>(inputs[i].raw()) + offsets[i], row_steps[i], width > 1 && loop.inner()[i] == 0};
-        call.out = static_cast<T*>(out.raw_mutable()) + offsets[Inputs];
-        call.out_row = row_steps[Inputs];
-        call.rows = rows;
-        call.count = count;
-        arithmetic_rows(call);
-      });
+  const std::int64_t grain = std::any_of(steps.begin(), steps.end(), is_heavy) ? grain_heavy : grain_light;
+  loop.parallel_rows(team, grain, [&](const auto& offsets, const auto& row_steps, std::int64_t rows, std::int64_t count) {
+    ArithmeticCall<T> call;
+    call.steps = steps.data();
+    call.step_count = std::ssize(steps);
+    call.input_count = std::ssize(inputs);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const auto* const first =
+          static_cast<const std::uint8_t*>(inputs[i].raw()) + offsets[i] * static_cast<std::int64_t>(size_of(inputs[i].dtype()));
+      call.inputs[i] = {reinterpret_cast<const T*>(first), row_steps[i], width > 1 && loop.inner()[i] == 0};
+    }
+    call.from = inputs[0].dtype();
+    call.to = out.dtype();
+    call.out = reinterpret_cast<T*>(static_cast<std::uint8_t*>(out.raw_mutable()) +
+                                    offsets[Inputs] * static_cast<std::int64_t>(size_of(out.dtype())));
+    call.out_row = row_steps[Inputs];
+    call.rows = rows;
+    call.count = count;
+    arithmetic_rows(call);
+  });
 }
 
 template <class T>

@@ -2,6 +2,9 @@
 #include <millrace/kernels/cpu/arithmetic_kernels.h>
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include <millrace/kernels/cpu/targets.h>
 
@@ -57,6 +60,7 @@ HWY_INLINE void TakeStep(D d, ArithmeticStep step, const V* a, V* v) {
     case ArithmeticStep::sqrt: return alone([](V x) HWY_ATTR { return hn::Sqrt(x); });
     case ArithmeticStep::neg: return alone([](V x) HWY_ATTR { return hn::Neg(x); });
     case ArithmeticStep::abs: return alone([](V x) HWY_ATTR { return hn::Abs(x); });
+    case ArithmeticStep::round: return alone([](V x) HWY_ATTR { return hn::CopySign(hn::Round(x), x); });
     case ArithmeticStep::reciprocal: return alone([d](V x) HWY_ATTR { return hn::Div(hn::Set(d, hn::TFromD<D>{1}), x); });
     case ArithmeticStep::exp:
     case ArithmeticStep::tanh:
@@ -71,20 +75,68 @@ HWY_INLINE void TakeStep(D d, ArithmeticStep step, const V* a, V* v) {
   }
 }
 
+/// `Vectors` vectors of whole numbers as floats.
+template <int Vectors, class N, class D>
+HWY_INLINE void LoadWhole(D d, const void* from, const std::int64_t* places, hn::Vec<D>* to) {
+  const hn::RebindToSigned<D> words;
+  for (int u = 0; u < Vectors; ++u) {
+    const N* const at = static_cast<const N*>(from) + places[u];
+    if constexpr (sizeof(N) == sizeof(float))
+      to[u] = hn::ConvertTo(d, hn::LoadU(words, at));
+    else
+      to[u] = hn::ConvertTo(d, hn::PromoteTo(words, hn::LoadU(hn::Rebind<N, D>(), at)));
+  }
+}
+template <int Vectors, class D>
+HWY_INLINE void LoadAs(D d, DType dtype, const void* from, const std::int64_t* places, hn::Vec<D>* to) {
+  if (dtype == DType::u8) return LoadWhole<Vectors, std::uint8_t>(d, from, places, to);
+  if (dtype == DType::i8) return LoadWhole<Vectors, std::int8_t>(d, from, places, to);
+  LoadWhole<Vectors, std::int32_t>(d, from, places, to);
+}
+
+/// Toward zero, within the range of N; NaN is 0.
+template <int Vectors, class N, class D>
+HWY_INLINE void StoreBytes(D d, const hn::Vec<D>* v, const std::int64_t* places, void* out) {
+  const hn::Rebind<N, D> bytes;
+  const auto least = hn::Set(d, static_cast<float>(std::numeric_limits<N>::min())),
+             most = hn::Set(d, static_cast<float>(std::numeric_limits<N>::max()));
+  for (int u = 0; u < Vectors; ++u) {
+    const auto held = hn::IfThenElseZero(hn::Eq(v[u], v[u]), hn::Min(hn::Max(v[u], least), most));
+    hn::StoreU(hn::DemoteTo(bytes, hn::ConvertTo(hn::RebindToSigned<D>(), held)), bytes, static_cast<N*>(out) + places[u]);
+  }
+}
+template <int Vectors, class D>
+HWY_INLINE void StoreAs(D d, DType dtype, const hn::Vec<D>* v, const std::int64_t* places, void* out) {
+  dtype == DType::u8 ? StoreBytes<Vectors, std::uint8_t>(d, v, places, out) : StoreBytes<Vectors, std::int8_t>(d, v, places, out);
+}
+
 /// One row. `sets` has a vector of the one element of each input that repeats.
 template <class T>
 struct Row {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<hn::ScalableTag<T>>;
+  static constexpr std::size_t most_lanes = hn::MaxLanes(hn::ScalableTag<T>());
   const ArithmeticCall<T>& call;
   const T* from[most_operands + 1];
   V sets[most_operands + 1];
 
   HWY_INLINE explicit Row(const ArithmeticCall<T>& whole) : call(whole) {}
   HWY_INLINE void start(std::int64_t row) {
-    for (std::int64_t k = 0; k < call.input_count; ++k) {
+    for (std::int64_t k = is_whole() ? 1 : 0; k < call.input_count; ++k) {
       from[k] = call.inputs[k].first + row * call.inputs[k].row;
       if (call.inputs[k].repeats) sets[k] = hn::Set(d, *from[k]);
+    }
+    if constexpr (std::is_same_v<T, float>) {
+      if (!is_whole()) return;
+      x = reinterpret_cast<const std::uint8_t*>(call.inputs[0].first) +
+          row * call.inputs[0].row * static_cast<std::int64_t>(size_of(call.from));
+      if (call.inputs[0].repeats) {
+        std::uint8_t lanes[most_lanes * sizeof(float)] = {};
+        std::memcpy(lanes, x, size_of(call.from));
+        const std::int64_t first = 0;
+        LoadAs<1>(d, call.from, lanes, &first, sets);
+        sets[0] = hn::Set(d, hn::GetLane(sets[0]));
+      }
     }
   }
   template <int Vectors, class Load>
@@ -100,7 +152,7 @@ struct Row {
   }
   /// `Vectors` whole vectors from element `i` on. The last of a row overlaps the one before it.
   template <int Vectors>
-  HWY_INLINE void whole(std::int64_t i, T* out) const {
+  HWY_INLINE void whole(std::int64_t i, void* out) const {
     const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
     std::int64_t places[Vectors];
     for (int u = 0; u < Vectors; ++u) places[u] = std::min(i + u * lanes, call.count - lanes);
@@ -108,17 +160,45 @@ struct Row {
     run<Vectors>(v, [&](int k, V* to) HWY_ATTR {
       if (call.inputs[k].repeats) {
         for (int u = 0; u < Vectors; ++u) to[u] = sets[k];
-      } else {
-        for (int u = 0; u < Vectors; ++u) to[u] = hn::LoadU(d, from[k] + places[u]);
+        return;
       }
+      if constexpr (std::is_same_v<T, float>)
+        if (k == 0 && is_whole()) return LoadAs<Vectors>(d, call.from, x, places, to);
+      for (int u = 0; u < Vectors; ++u) to[u] = hn::LoadU(d, from[k] + places[u]);
     });
-    for (int u = 0; u < Vectors; ++u) hn::StoreU(v[u], d, out + places[u]);
+    if constexpr (std::is_same_v<T, float>)
+      if (call.to != DType::f32) return StoreAs<Vectors>(d, call.to, v, places, out);
+    for (int u = 0; u < Vectors; ++u) hn::StoreU(v[u], d, static_cast<T*>(out) + places[u]);
   }
-  HWY_INLINE void some(std::size_t count, T* out) const {
+  HWY_INLINE void some(std::size_t count, void* out) const {
+    constexpr std::int64_t first = 0;
     V v[1];
-    run<1>(v, [&](int k, V* to) HWY_ATTR { *to = call.inputs[k].repeats ? sets[k] : LoadSome(d, from[k], count); });
-    StoreSome(d, v[0], out, count);
+    run<1>(v, [&](int k, V* to) HWY_ATTR {
+      if (call.inputs[k].repeats) {
+        *to = sets[k];
+        return;
+      }
+      if constexpr (std::is_same_v<T, float>)
+        if (k == 0 && is_whole()) {
+          std::uint8_t bytes[most_lanes * sizeof(float)] = {};
+          std::memcpy(bytes, x, count * size_of(call.from));
+          return LoadAs<1>(d, call.from, bytes, &first, to);
+        }
+      *to = LoadSome(d, from[k], count);
+    });
+    if constexpr (std::is_same_v<T, float>)
+      if (call.to != DType::f32) {
+        std::uint8_t bytes[most_lanes];
+        StoreAs<1>(d, call.to, v, &first, bytes);
+        std::memcpy(out, bytes, count);
+        return;
+      }
+    StoreSome(d, v[0], static_cast<T*>(out), count);
   }
+
+ private:
+  HWY_INLINE bool is_whole() const { return call.from != dtype_of<T>; }
+  const std::uint8_t* x = nullptr;  ///< whole numbers
 };
 
 template <class T>
@@ -127,7 +207,7 @@ HWY_INLINE void RunRows(const ArithmeticCall<T>& call) {
   Row<T> row(call);
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(row.d));
   for (std::int64_t r = 0; r < call.rows; ++r) {
-    T* out = call.out + r * call.out_row;
+    void* out = reinterpret_cast<std::uint8_t*>(call.out) + r * call.out_row * static_cast<std::int64_t>(size_of(call.to));
     row.start(r);
     if (call.count < lanes) {
       row.some(static_cast<std::size_t>(call.count), out);

@@ -26,14 +26,17 @@ void MultiplyInt8(const Int8Call& call) {
          ++column) {
       const std::int8_t* b = call.b + column / panel_vectors * stride + column % panel_vectors * 2;
       std::int32_t sum = 0;
-      for (std::int64_t k = 0; k < call.k; ++k) sum += call.a[row][k] * b[k / 2 * panel_vectors * 2 + k % 2];
+      for (std::int64_t k = 0; k < call.k; ++k) {
+        const std::uint8_t given = call.a[row][k];
+        sum += (call.has_sign ? static_cast<std::int8_t>(given) : std::int32_t{given}) * b[k / 2 * panel_vectors * 2 + k % 2];
+      }
       if (call.zero != 0) sum -= call.offsets[column] / 128 * call.zero;
       if (call.whole) {
-        std::memcpy(call.out[row] + column, &sum, sizeof sum);
+        std::memcpy(call.out[row] + column - call.out_column, &sum, sizeof sum);
         continue;
       }
       const float scaled = static_cast<float>(sum) * *call.scales[row];
-      call.out[row][column] = scaled * call.column_scales[column];
+      call.out[row][column - call.out_column] = scaled * call.column_scales[column];
     }
   }
 }
@@ -49,9 +52,12 @@ HWY_INLINE void StoreColumns(D d, hn::Vec<D> value, float* to, std::int64_t coun
 }
 
 /// Two of a row as the two halves of each lane of 32 bits; the second is 0 behind the end.
-HWY_INLINE std::int32_t PairOf(const std::int8_t* a, std::int64_t at, std::int64_t k) {
-  const auto low = static_cast<std::uint16_t>(static_cast<std::int16_t>(a[at]));
-  const auto high = at + 1 < k ? static_cast<std::uint16_t>(static_cast<std::int16_t>(a[at + 1])) : std::uint16_t{0};
+HWY_INLINE std::int32_t PairOf(const Int8Call& call, std::int64_t row, std::int64_t at) {
+  const auto half = [&](std::int64_t place) {
+    const std::uint8_t given = call.a[row][place];
+    return call.has_sign ? static_cast<std::uint16_t>(static_cast<std::int8_t>(given)) : std::uint16_t{given};
+  };
+  const std::uint16_t low = half(at), high = at + 1 < call.k ? half(at + 1) : std::uint16_t{0};
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(high) << 16 | low);
 }
 
@@ -78,7 +84,7 @@ HWY_NOINLINE void Int8Tile(const Int8Call& call, std::int64_t first, std::int64_
     for (int v = 0; v < panel_vectors; ++v) {
       const auto right = hn::PromoteTo(halves, hn::LoadU(bytes, b + 2 * v * Lanes()));
       for (int row = 0; row < Rows; ++row) {
-        const std::int32_t pair = Paired ? pairs[row * count + at] : PairOf(call.a[first + row], 2 * at, call.k);
+        const std::int32_t pair = Paired ? pairs[row * count + at] : PairOf(call, first + row, 2 * at);
         const auto left = hn::BitCast(halves, hn::Set(words, pair));
         sum[row][v] = hn::ReorderWidenMulAccumulate(words, left, right, sum[row][v], other[row][v]);
       }
@@ -95,7 +101,7 @@ HWY_NOINLINE void Int8Tile(const Int8Call& call, std::int64_t first, std::int64_
       }
       auto made = hn::BitCast(d, whole);
       if (!call.whole) made = hn::Mul(hn::Mul(hn::ConvertTo(d, whole), scale), hn::LoadU(d, call.column_scales + column));
-      StoreColumns(d, made, call.out[first + row] + column, call.columns - column);
+      StoreColumns(d, made, call.out[first + row] + column - call.out_column, call.columns - column);
     }
   }
 }
@@ -119,7 +125,7 @@ void MultiplyInt8(const Int8Call& call) {
     const std::int64_t last = std::min(call.rows, first + together);
     std::int32_t* to = pairs;
     for (std::int64_t row = first; row < last; ++row)
-      for (std::int64_t at = 0; at < call.k; at += 2) *to++ = PairOf(call.a[row], at, call.k);
+      for (std::int64_t at = 0; at < call.k; at += 2) *to++ = PairOf(call, row, at);
     MultiplyRows<true>(call, first, last, pairs);
   }
 }
@@ -172,8 +178,69 @@ void QuantizeRow(const float* x, std::int64_t k, std::int8_t* values, float* sca
   }
 }
 
+bool Range(const float* x, std::int64_t count, float* range) {
+  const hn::ScalableTag<float> d;
+  constexpr int many = 4;
+  auto low = hn::Set(d, range[0]), high = hn::Set(d, range[1]);
+  auto lows = low, highs = high;
+  auto odd = hn::Zero(d), odds = odd;  // NaN where a lane met one
+  std::int64_t i = 0;
+  const auto take = [&](auto v, auto& least, auto& most, auto& nan) HWY_ATTR {
+    least = hn::Min(v, least);
+    most = hn::Max(v, most);
+    nan = hn::IfThenElse(hn::Eq(v, v), nan, v);
+  };
+  for (; i + many * Lanes() <= count; i += many * Lanes()) {
+    take(hn::LoadU(d, x + i), low, high, odd);
+    take(hn::LoadU(d, x + i + Lanes()), lows, highs, odds);
+    take(hn::LoadU(d, x + i + 2 * Lanes()), low, high, odd);
+    take(hn::LoadU(d, x + i + 3 * Lanes()), lows, highs, odds);
+  }
+  for (; i < count; i += Lanes()) take(LoadFirst(d, x + i, count - i), low, high, odd);
+  range[0] = hn::GetLane(hn::MinOfLanes(d, hn::Min(low, lows)));
+  range[1] = hn::GetLane(hn::MaxOfLanes(d, hn::Max(high, highs)));
+  const float nan = hn::GetLane(hn::SumOfLanes(d, hn::Add(odd, odds)));
+  return nan == nan;
+}
+
+void ToBytes(const float* x, std::int64_t count, float scale, float zero, std::uint8_t* bytes) {
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<std::uint8_t, decltype(d)> narrow;
+  const auto by = hn::Set(d, scale), plus = hn::Set(d, zero), most = hn::Set(d, 255.0f);
+  const auto made = [&](auto v) HWY_ATTR {
+    const auto moved = hn::Add(hn::Round(hn::Div(v, by)), plus);
+    const auto held = hn::IfThenElseZero(hn::Eq(moved, moved), hn::Min(hn::Max(moved, hn::Zero(d)), most));
+    return hn::DemoteTo(narrow, hn::ConvertTo(hn::RebindToSigned<decltype(d)>(), held));
+  };
+  std::int64_t i = 0;
+  for (; i + Lanes() <= count; i += Lanes()) hn::StoreU(made(hn::LoadU(d, x + i)), narrow, bytes + i);
+  if (i == count) return;
+  HWY_ALIGN std::uint8_t lanes[hn::MaxLanes(d)];
+  hn::Store(made(LoadFirst(d, x + i, count - i)), narrow, lanes);
+  std::memcpy(bytes + i, lanes, static_cast<std::size_t>(count - i));
+}
+
+/// Loops that a compiler makes vectors of. A program takes this convolution where there are instructions for it (kernels/conv_integer.h).
+void ConvBytes(const ConvBytesCall& call) {
+  for (std::int64_t unit = 0; unit < call.units; ++unit) {
+    std::int32_t* const sums = call.sums + unit * conv_places;
+    std::fill_n(sums, call.places, 0);
+    for (std::int64_t step = 0; step < call.steps; ++step) {
+      const std::int8_t* const w = call.weights + (unit * call.steps + step) * 4;
+      const std::uint8_t* const x = call.x + 4 * call.offsets[step];
+      for (std::int64_t at = 0; at < call.places; ++at)
+        sums[at] += x[4 * at] * w[0] + x[4 * at + 1] * w[1] + x[4 * at + 2] * w[2] + x[4 * at + 3] * w[3];
+    }
+  }
+}
+
+void Interleave(const std::uint8_t* const* from, std::int64_t count, std::uint8_t* to) {
+  for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t j = 0; j < 4; ++j) to[4 * i + j] = from[j][i];
+}
+
 const Int8Kernels* PlainKernels() {
-  static constexpr Int8Kernels kernels{Lanes(), 2, MultiplyInt8, QuantizeRow};
+  static constexpr Int8Kernels kernels{Lanes(), 2, MultiplyInt8, QuantizeRow, Range, ToBytes, ConvBytes, Interleave};
   return &kernels;
 }
 

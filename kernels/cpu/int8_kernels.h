@@ -7,11 +7,11 @@
 
 namespace millrace::cpu {
 
-/// Some rows, less `zero`, times panels [first, last) of packed weights (kernels/int8.h). A panel is four vectors of columns, the last one padded with
+/// Some rows times panels [first, last) of packed weights (kernels/int8.h). A panel is four vectors of columns, the last one padded with
 /// zeros: [group of k][column][k of the group]. Offsets and scales of columns are padded alike.
 struct Int8Call {
-  const std::int8_t* const* a = nullptr;  ///< rows of k elements
-  const float* const* scales = nullptr;   ///< of each row
+  const std::uint8_t* const* a = nullptr;  ///< rows of k elements, less `zero`
+  const float* const* scales = nullptr;    ///< of each row
   float* const* out = nullptr;
   std::int64_t rows = 0;  ///< ≤ max_rows
   std::int64_t k = 0;
@@ -21,9 +21,23 @@ struct Int8Call {
   std::int64_t columns = 0;
   std::int64_t first_panel = 0;
   std::int64_t last_panel = 0;
-  std::int32_t zero = 0;  ///< what stands for 0 in the rows: it comes off each element, exactly
-  bool whole = false;     ///< `out` gets the sums as they are, i32
+  std::int32_t zero = 0;        ///< what stands for 0 in the rows: it comes off each element, exactly
+  bool has_sign = true;         ///< elements of rows are i8, else u8
+  bool whole = false;           ///< `out` gets the sums as they are, i32
+  std::int64_t out_column = 0;  ///< the one that `out` begins with
 };
+
+/// Some units of a convolution of bytes, four side by side, at some places (kernels/cpu/conv_integer.h): sums[u, p] = Σ over steps and four of x[offset of the step + p]·w.
+struct ConvBytesCall {
+  const std::uint8_t* x = nullptr;        ///< fours; up to 15 behind the last place are read
+  const std::int64_t* offsets = nullptr;  ///< in fours, of each step
+  std::int64_t steps = 0;
+  const std::int8_t* weights = nullptr;  ///< [unit][step][4]
+  std::int64_t units = 0;                ///< ≤ conv_units
+  std::int64_t places = 0;               ///< ≤ conv_places
+  std::int32_t* sums = nullptr;          ///< [unit][conv_places]
+};
+inline constexpr std::int64_t conv_units = 4, conv_places = 64;
 
 /// The kernels of one instruction set.
 struct Int8Kernels {
@@ -31,6 +45,13 @@ struct Int8Kernels {
   std::int64_t group;  ///< k side by side
   void (*multiply)(const Int8Call&);
   void (*quantize)(const float* x, std::int64_t k, std::int8_t* values, float* scale);
+  /// The least and the greatest of `count` elements and of `range`; false where an element is no number.
+  bool (*range)(const float* x, std::int64_t count, float* range);
+  /// x / scale to the nearest whole number, plus `zero`, within 0 … 255; 0 where that is no number.
+  void (*to_bytes)(const float* x, std::int64_t count, float scale, float zero, std::uint8_t* bytes);
+  void (*conv)(const ConvBytesCall&);
+  /// to[4·i + j] = from[j][i].
+  void (*interleave)(const std::uint8_t* const* from, std::int64_t count, std::uint8_t* to);
 };
 
 /// The kernels of the best instruction set of this machine.

@@ -17,16 +17,16 @@ constexpr std::int64_t lanes = 16;
 constexpr std::int64_t group = 4;
 constexpr std::int64_t width = panel_vectors * lanes;
 
-/// Four of a row as unsigned: value + 128. Elements behind the end meet zeros.
-inline std::uint32_t four_of(const std::int8_t* a, std::int64_t at, std::int64_t k) {
+/// The last ones of a row, fewer than four. Elements behind the end meet zeros.
+inline std::uint32_t last_of(const std::uint8_t* a, std::int64_t at, std::int64_t k) {
   std::uint32_t four = 0;
-  std::memcpy(&four, a + at, at + group <= k ? 4 : static_cast<std::size_t>(k - at));
-  return four ^ 0x80808080u;
+  std::memcpy(&four, a + at, static_cast<std::size_t>(k - at));
+  return four;
 }
 
-/// Rows times Vectors vectors of columns; vectors 4… belong to a second panel. The instruction multiplies unsigned by signed, so 128 times
-/// the sum of a column is too much, and comes off in front, with what `zero` makes of it.
-template <int Rows, int Vectors>
+/// Rows times Vectors vectors of columns; vectors 4… belong to a second panel. The instruction multiplies unsigned by signed, so elements with
+/// a sign are taken 128 too high: 128 times the sum of a column comes off in front, with what `zero` makes of it.
+template <int Rows, int Vectors, bool HasSign>
 MILLRACE_VNNI void tile(const Int8Call& call, std::int64_t first, std::int64_t panel) {
   const std::int64_t groups = (call.k + group - 1) / group;
   const std::int64_t stride = width * groups * group;
@@ -35,26 +35,31 @@ MILLRACE_VNNI void tile(const Int8Call& call, std::int64_t first, std::int64_t p
   __m512i sum[Rows][Vectors];
   for (int v = 0; v < Vectors; ++v) {
     const __m512i sums = _mm512_srai_epi32(_mm512_loadu_si512(call.offsets + panel * width + v * lanes), 7);
-    const __m512i offset = _mm512_mullo_epi32(sums, _mm512_set1_epi32(128 + call.zero));
+    const __m512i offset = _mm512_mullo_epi32(sums, _mm512_set1_epi32((HasSign ? 128 : 0) + call.zero));
     for (int row = 0; row < Rows; ++row) sum[row][v] = _mm512_sub_epi32(_mm512_setzero_si512(), offset);
   }
-  for (std::int64_t at = 0; at < groups; ++at, b += width * group) {
+  const std::uint8_t* from[Rows];
+  for (int row = 0; row < Rows; ++row) from[row] = call.a[first + row];
+  const __m512i flip = _mm512_set1_epi8(static_cast<char>(0x80));
+  const auto add = [&](auto four) MILLRACE_VNNI {
     __m512i left[Rows];
     for (int row = 0; row < Rows; ++row) {
-      std::uint32_t four = 0;
-      if (at < whole) {
-        std::memcpy(&four, call.a[first + row] + at * group, 4);
-        four ^= 0x80808080u;
-      } else {
-        four = four_of(call.a[first + row], at * group, call.k);
-      }
-      left[row] = _mm512_set1_epi32(static_cast<int>(four));
+      left[row] = _mm512_set1_epi32(four(row));
+      if constexpr (HasSign) left[row] = _mm512_xor_si512(left[row], flip);
     }
     for (int v = 0; v < Vectors; ++v) {
       const __m512i right = _mm512_loadu_si512(b + (v < panel_vectors ? 0 : stride) + v % panel_vectors * lanes * group);
       for (int row = 0; row < Rows; ++row) sum[row][v] = _mm512_dpbusd_epi32(sum[row][v], left[row], right);
     }
-  }
+    b += width * group;
+  };
+  for (std::int64_t at = 0; at < whole; ++at)
+    add([&](int row) {
+      std::int32_t four;
+      std::memcpy(&four, from[row] + at * group, sizeof four);
+      return four;
+    });
+  if (whole < groups) add([&](int row) { return static_cast<std::int32_t>(last_of(from[row], whole * group, call.k)); });
   for (int row = 0; row < Rows; ++row) {
     const __m512 scale = _mm512_set1_ps(call.whole ? 1.0f : *call.scales[first + row]);
     for (int v = 0; v < Vectors; ++v) {
@@ -63,7 +68,7 @@ MILLRACE_VNNI void tile(const Int8Call& call, std::int64_t first, std::int64_t p
       __m512 made = _mm512_castsi512_ps(sum[row][v]);
       if (!call.whole)
         made = _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[row][v]), scale), _mm512_loadu_ps(call.column_scales + column));
-      float* to = call.out[first + row] + column;
+      float* to = call.out[first + row] + column - call.out_column;
       if (count >= lanes)
         _mm512_storeu_ps(to, made);
       else if (count > 0)
@@ -72,18 +77,64 @@ MILLRACE_VNNI void tile(const Int8Call& call, std::int64_t first, std::int64_t p
   }
 }
 
-MILLRACE_VNNI void multiply(const Int8Call& call) {
+template <bool HasSign>
+void multiply_rows(const Int8Call& call) {
   for (std::int64_t panel = call.first_panel; panel < call.last_panel;) {
     const bool two = call.rows <= 2 && panel + 2 <= call.last_panel;
     std::int64_t row = 0;
     if (two) {
-      call.rows == 1 ? tile<1, 8>(call, 0, panel) : tile<2, 8>(call, 0, panel);
+      call.rows == 1 ? tile<1, 8, HasSign>(call, 0, panel) : tile<2, 8, HasSign>(call, 0, panel);
     } else {
-      for (; row + 4 <= call.rows; row += 4) tile<4, 4>(call, row, panel);
-      for (; row + 2 <= call.rows; row += 2) tile<2, 4>(call, row, panel);
-      if (row < call.rows) tile<1, 4>(call, row, panel);
+      for (; row + 4 <= call.rows; row += 4) tile<4, 4, HasSign>(call, row, panel);
+      for (; row + 2 <= call.rows; row += 2) tile<2, 4, HasSign>(call, row, panel);
+      if (row < call.rows) tile<1, 4, HasSign>(call, row, panel);
     }
     panel += two ? 2 : 1;
+  }
+}
+
+void multiply(const Int8Call& call) { call.has_sign ? multiply_rows<true>(call) : multiply_rows<false>(call); }
+
+template <int Units, int Vectors>
+MILLRACE_VNNI void conv_tile(const ConvBytesCall& call) {
+  __m512i sum[Units][Vectors];
+  for (int unit = 0; unit < Units; ++unit)
+    for (int v = 0; v < Vectors; ++v) sum[unit][v] = _mm512_setzero_si512();
+  for (std::int64_t step = 0; step < call.steps; ++step) {
+    const std::uint8_t* const x = call.x + 4 * call.offsets[step];
+    __m512i left[Vectors];
+    for (int v = 0; v < Vectors; ++v) left[v] = _mm512_loadu_si512(x + 64 * v);
+    for (int unit = 0; unit < Units; ++unit) {
+      std::int32_t four;
+      std::memcpy(&four, call.weights + (unit * call.steps + step) * 4, sizeof four);
+      const __m512i right = _mm512_set1_epi32(four);
+      for (int v = 0; v < Vectors; ++v) sum[unit][v] = _mm512_dpbusd_epi32(sum[unit][v], left[v], right);
+    }
+  }
+  for (int unit = 0; unit < Units; ++unit)
+    for (int v = 0; v < Vectors; ++v) _mm512_storeu_si512(call.sums + unit * conv_places + v * lanes, sum[unit][v]);
+}
+
+template <int Units>
+void conv_units_of(const ConvBytesCall& call) {
+  if (call.places > 3 * lanes) return conv_tile<Units, 4>(call);
+  if (call.places > 2 * lanes) return conv_tile<Units, 3>(call);
+  call.places > lanes ? conv_tile<Units, 2>(call) : conv_tile<Units, 1>(call);
+}
+
+void conv(const ConvBytesCall& call) {
+  if (call.units == 4) return conv_units_of<4>(call);
+  if (call.units == 3) return conv_units_of<3>(call);
+  call.units == 2 ? conv_units_of<2>(call) : conv_units_of<1>(call);
+}
+
+MILLRACE_VNNI void interleave(const std::uint8_t* const* from, std::int64_t count, std::uint8_t* to) {
+  for (std::int64_t i = 0; i < count; i += lanes) {
+    const auto some = static_cast<__mmask16>(count - i >= lanes ? 0xffff : (1u << (count - i)) - 1);
+    const auto words = [&](int j) MILLRACE_VNNI { return _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(some, from[j] + i)); };
+    const __m512i low = _mm512_or_si512(words(0), _mm512_slli_epi32(words(1), 8));
+    const __m512i high = _mm512_or_si512(_mm512_slli_epi32(words(2), 16), _mm512_slli_epi32(words(3), 24));
+    _mm512_mask_storeu_epi32(to + 4 * i, some, _mm512_or_si512(low, high));
   }
 }
 
@@ -91,7 +142,7 @@ MILLRACE_VNNI void multiply(const Int8Call& call) {
 
 const Int8Kernels* vnni_kernels(const Int8Kernels& plain) {
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vnni")) return nullptr;
-  static const Int8Kernels kernels{lanes, group, multiply, plain.quantize};
+  static const Int8Kernels kernels{lanes, group, multiply, plain.quantize, plain.range, plain.to_bytes, conv, interleave};
   return &kernels;
 }
 

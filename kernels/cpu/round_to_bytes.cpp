@@ -4,38 +4,13 @@
 #include <algorithm>
 #include <limits>
 
+#include <millrace/kernels/cpu/arithmetic_kernels.h>
 #include <millrace/kernels/cpu/int8_kernels.h>
 #include <millrace/kernels/cpu/spans.h>
 #include <millrace/kernels/round_to_bytes.h>
 
 namespace millrace {
 namespace {
-
-constexpr int lanes = 16;
-
-/// The least and the greatest of x and 0.
-struct Range {
-  float low[lanes] = {};
-  float high[lanes] = {};
-  float odd[lanes] = {};  // NaN where a lane met one
-
-  void take(const float* x, int count) {
-    for (int i = 0; i < count; ++i) {
-      high[i] = x[i] > high[i] ? x[i] : high[i];
-      low[i] = x[i] < low[i] ? x[i] : low[i];
-      odd[i] = x[i] == x[i] ? odd[i] : x[i];
-    }
-  }
-  /// Finds both in lane 0; false where there is a NaN.
-  bool fold() {
-    for (int i = 1; i < lanes; ++i) {
-      high[0] = std::max(high[0], high[i]);
-      low[0] = std::min(low[0], low[i]);
-      odd[0] += odd[i];
-    }
-    return odd[0] == odd[0];
-  }
-};
 
 /// To nearest, ties to even, for |x| below 2²²: what is added has no bits behind the point.
 float nearest(float x) {
@@ -56,35 +31,28 @@ namespace cpu {
 ByteRange byte_range(const float* x, std::int64_t count) { return byte_range({const_cast<float*>(x), count}, 1, count); }
 
 ByteRange byte_range(const RowView& x, std::int64_t rows, std::int64_t count) {
-  Range range;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const float* from = x.row<const float>(row);
-    std::int64_t at = 0;
-    for (; at + lanes <= count; at += lanes) range.take(from + at, lanes);
-    range.take(from + at, static_cast<int>(count - at));
-  }
-  const bool numbers = range.fold();
-  const float span = range.high[0] - range.low[0];
+  const Int8Kernels& kernels = int8_kernels();
+  float range[2] = {0, 0};
+  bool numbers = true;
+  for (std::int64_t row = 0; row < rows; ++row) numbers = kernels.range(x.row<const float>(row), count, range) && numbers;
+  const float span = range[1] - range[0];
   if (!numbers || !(span <= std::numeric_limits<float>::max())) return {std::numeric_limits<float>::quiet_NaN(), 0};
   const float steps = span / 255.0f, scale = steps == 0 ? 1.0f : steps;
-  return {scale, nearest(limited(-range.low[0] / scale))};
+  return {scale, nearest(limited(-range[0] / scale))};
 }
 
-void take_bytes(const float* x, std::int64_t count, const ByteRange& range, std::int8_t* bytes) {
+void take_bytes(const float* x, std::int64_t count, const ByteRange& range, std::uint8_t* bytes) {
   if (range.odd()) {
-    std::fill_n(bytes, count, std::int8_t{0});
+    std::fill_n(bytes, count, std::uint8_t{0});
     return;
   }
-  for (std::int64_t i = 0; i < count; ++i) {
-    const float byte = limited(nearest(x[i] / range.scale) + range.zero);
-    bytes[i] = static_cast<std::int8_t>(static_cast<std::int32_t>(byte == byte ? byte : 0) - 128);
-  }
+  int8_kernels().to_bytes(x, count, range.scale, range.zero, bytes);
 }
 
-void multiply_bytes(const Int8Plan& plan, const PackedInt8& weights, const ByteRange& range, const std::int8_t* bytes, std::int64_t rows,
+void multiply_bytes(const Int8Plan& plan, const PackedInt8& weights, const ByteRange& range, const std::uint8_t* bytes, std::int64_t rows,
                     const RowView& out, std::int64_t first_panel, std::int64_t last_panel) {
   const std::int64_t k = plan.desc().k, n = plan.desc().n;
-  const std::int8_t* a[max_rows];
+  const std::uint8_t* a[max_rows];
   const float* scales[max_rows];
   float* to[max_rows];
   for (std::int64_t i = 0; i < rows; ++i) {
@@ -94,10 +62,10 @@ void multiply_bytes(const Int8Plan& plan, const PackedInt8& weights, const ByteR
   }
   plan.kernels().multiply({a, scales, to, rows, k, static_cast<const std::int8_t*>(weights.data.raw()),
                            static_cast<const std::int32_t*>(weights.offsets.raw()), static_cast<const float*>(weights.scales.raw()), n,
-                           first_panel, last_panel, static_cast<std::int32_t>(range.zero) - 128});
+                           first_panel, last_panel, static_cast<std::int32_t>(range.zero), false});
 }
 
-void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* x, std::int64_t rows, std::int8_t* bytes, float* out,
+void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* x, std::int64_t rows, std::uint8_t* bytes, float* out,
                   ThreadTeam& team) {
   const std::int64_t k = plan.desc().k, n = plan.desc().n;
   const Int8Layout layout{k, n, plan.kernels().lanes, plan.kernels().group};
@@ -110,20 +78,80 @@ void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* 
             });
 }
 
-void sum_bytes(const Int8Plan& plan, const PackedInt8& weights, const std::int8_t* bytes, std::int64_t rows, std::int32_t zero,
-               std::int32_t* out, ThreadTeam& team) {
+namespace {
+
+/// Sums of some rows and columns, in the first cache.
+constexpr std::int64_t tile_rows = 32, tile_elements = tile_rows * 4 * 16;
+
+/// Takes what the zeros of columns make too much off sums, which is zero times the sum of the row, and adds what belongs to a column.
+void complete(const ByteZeros& zeros, const std::int32_t* row_sums, std::int64_t rows, std::int64_t first, std::int64_t width,
+              std::int64_t stride, std::int32_t* sums) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::int32_t* const to = sums + row * stride;
+    if (zeros.added != nullptr)
+      for (std::int64_t i = 0; i < width; ++i) to[i] += zeros.added[first + i];
+    if (zeros.of_columns != nullptr)
+      for (std::int64_t i = 0; i < width; ++i) to[i] -= row_sums[row] * zeros.of_columns[first + i];
+  }
+}
+
+std::int32_t row_sum(const std::uint8_t* bytes, std::int64_t k, const ByteZeros& zeros) {
+  std::int32_t sum = 0;
+  if (zeros.has_sign)
+    for (std::int64_t i = 0; i < k; ++i) sum += static_cast<std::int8_t>(bytes[i]);
+  else
+    for (std::int64_t i = 0; i < k; ++i) sum += bytes[i];
+  return sum - static_cast<std::int32_t>(k) * zeros.of_rows;
+}
+
+}  // namespace
+
+void sum_bytes(const Int8Plan& plan, const PackedInt8& weights, const std::uint8_t* bytes, std::int64_t rows, const ByteZeros& zeros,
+               const SumSteps& steps, void* out, ThreadTeam& team) {
   const std::int64_t k = plan.desc().k, n = plan.desc().n;
   const Int8Layout layout{k, n, plan.kernels().lanes, plan.kernels().group};
-  each_span(team, rows, max_rows, layout.panels(), layout.panel_stride() / 4,
+  const bool alone = steps.to == DType::i32;
+  const std::int64_t together = !alone && rows <= 2 && 2 * rows * layout.width() <= tile_elements ? 2 : 1;
+  const auto size = static_cast<std::int64_t>(size_of(steps.to));
+  ArithmeticCall<float> of_all;
+  of_all.steps = steps.steps.data();
+  of_all.step_count = std::ssize(steps.steps);
+  of_all.input_count = std::ssize(steps.operands) + 1;
+  of_all.from = DType::i32;
+  of_all.to = steps.to;
+  of_all.out_row = n;
+  each_span(team, rows, tile_rows, layout.panels(), layout.panel_stride() / 4,
             [&](std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t last) {
-              const std::int8_t* a[max_rows];
-              float* to[max_rows];
+              ArithmeticCall<float> call = of_all;
+              alignas(64) std::int32_t tile[tile_elements];
+              const std::uint8_t* a[tile_rows];
+              float* to[tile_rows];
+              std::int32_t row_sums[tile_rows];
               for (std::int64_t i = 0; i < count; ++i) {
                 a[i] = bytes + (row + i) * k;
-                to[i] = reinterpret_cast<float*>(out + (row + i) * n);
+                if (zeros.of_columns != nullptr) row_sums[i] = row_sum(a[i], k, zeros);
               }
-              plan.kernels().multiply({a, nullptr, to, count, k, static_cast<const std::int8_t*>(weights.data.raw()),
-                                       static_cast<const std::int32_t*>(weights.offsets.raw()), nullptr, n, first, last, zero, true});
+              for (std::int64_t panel = first; panel < last; panel += together) {
+                const std::int64_t end = std::min(last, panel + together), from = panel * layout.width(),
+                                   width = std::min(n, end * layout.width()) - from;
+                std::int32_t* const sums = alone ? static_cast<std::int32_t*>(out) + row * n + from : tile;
+                const std::int64_t stride = alone ? n : together * layout.width();
+                for (std::int64_t i = 0; i < count; ++i) to[i] = reinterpret_cast<float*>(sums + i * stride);
+                plan.kernels().multiply({a, nullptr, to, count, k, static_cast<const std::int8_t*>(weights.data.raw()),
+                                         static_cast<const std::int32_t*>(weights.offsets.raw()), nullptr, n, panel, end, zeros.of_rows,
+                                         zeros.has_sign, true, from});
+                complete(zeros, row_sums, count, from, width, stride, sums);
+                if (alone) continue;
+                call.inputs[0] = {reinterpret_cast<const float*>(tile), stride, false};
+                for (std::size_t i = 0; i < steps.operands.size(); ++i) {
+                  const bool repeats = steps.operands[i].elements() == 1;
+                  call.inputs[i + 1] = {static_cast<const float*>(steps.operands[i].raw()) + (repeats ? 0 : from), 0, repeats};
+                }
+                call.out = reinterpret_cast<float*>(static_cast<std::uint8_t*>(out) + (row * n + from) * size);
+                call.rows = count;
+                call.count = width;
+                arithmetic_rows(call);
+              }
             });
 }
 
@@ -141,7 +169,7 @@ void round_to_bytes(const RowView& x, std::int64_t rows, std::int64_t count, con
   }
 }
 
-void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const RowView& x, std::int64_t rows, std::span<std::int8_t> bytes,
+void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const RowView& x, std::int64_t rows, std::span<std::uint8_t> bytes,
                   const RowView& out) {
   const std::int64_t k = plan.desc().k;
   const cpu::ByteRange range = cpu::byte_range(x, rows, k);

@@ -383,7 +383,7 @@ class Machine {
     if constexpr (std::is_same_v<T, float>) {
       const RowWeights::Int8& matrix = weights_.int8[op.weights];
       const Int8Layout layout{matrix.plan.desc().k, matrix.plan.desc().n, matrix.plan.kernels().lanes, matrix.plan.kernels().group};
-      const std::int8_t* a[max_rows];
+      const std::uint8_t* a[max_rows];
       const float* scales[max_rows];
       float* out[max_rows];
       Int8Call call{a,
@@ -399,7 +399,7 @@ class Machine {
                     layout.panels()};
       for (std::int64_t row = 0; row < rows; ++row) {
         for (std::int64_t o = 0; o < op.outer; ++o) {
-          a[call.rows] = reinterpret_cast<const std::int8_t*>(at(op.in[0], row) + o * op.in[0].outer_step);
+          a[call.rows] = reinterpret_cast<const std::uint8_t*>(at(op.in[0], row) + o * op.in[0].outer_step);
           scales[call.rows] = at(op.in[1], row) + o * op.in[1].outer_step;
           out[call.rows] = at(op.out, row) + o * op.out.outer_step;
           if (++call.rows < max_rows) continue;

@@ -28,6 +28,7 @@ struct Chain {
   VarId x = no_var;
   std::vector<Step> steps;
   std::vector<std::size_t> ops;
+  std::optional<DType> to;  ///< bytes, which nothing continues
 
   std::size_t operands() const {
     return static_cast<std::size_t>(std::count_if(steps.begin(), steps.end(), [](const Step& step) { return has_operand(step.kind); }));
@@ -57,6 +58,8 @@ constexpr OneSide functions_alone[] = {{"relu", ArithmeticStep::relu},
                                        {"neg", ArithmeticStep::neg},
                                        {"abs", ArithmeticStep::abs},
                                        {"reciprocal", ArithmeticStep::reciprocal},
+                                       {"round", ArithmeticStep::round},
+
                                        {"exp", ArithmeticStep::exp},
                                        {"tanh", ArithmeticStep::tanh},
                                        {"sigmoid", ArithmeticStep::sigmoid},
@@ -67,13 +70,15 @@ class Joiner {
   explicit Joiner(Program& program) : program_(program), ops_(program.block(0).ops) {}
 
   void run() {
+    skip_copies();
     count_readers();
     take_squares();
     for (std::size_t i = 0; i < ops_.size(); ++i)
       if (std::optional<Chain> chain = chain_of(i)) chains_[ops_[i].outputs[0]] = std::move(*chain);
     std::set<std::size_t> gone;
-    for (const auto& [out, chain] : chains_) {
-      if (chain.steps.size() < 2) continue;
+    for (auto& [out, chain] : chains_) {
+      if (chain.steps.size() < 2 && chain.ops.size() < 2) continue;
+      drop_idle_steps(chain);
       write(chain);
       gone.insert(chain.ops.begin(), chain.ops.end() - 1);
     }
@@ -84,6 +89,16 @@ class Joiner {
   }
 
  private:
+  /// Readers of an identity read what it copies.
+  void skip_copies() {
+    std::map<VarId, VarId> copied;
+    for (Op& op : ops_) {
+      for (VarId& input : op.inputs)
+        if (const auto found = copied.find(input); found != copied.end()) input = found->second;
+      if (op.type == "identity" && type(op.inputs[0]) == type(op.outputs[0])) copied[op.outputs[0]] = op.inputs[0];
+    }
+  }
+
   void count_readers() {
     for (const Program::Port& port : program_.outputs()) ++readers_[port.var];
     for (const Block& block : program_.blocks()) {
@@ -106,6 +121,7 @@ class Joiner {
   /// The chain that ends with an op, as long as it is known so far; none of another kind of op.
   std::optional<Chain> chain_of(std::size_t at) {
     const Op& op = ops_[at];
+    if (op.type == "cast") return converted(at);
     if (op.outputs.size() != 1 || op.inputs.empty() || op.inputs.size() > 3 || !fits(op)) return std::nullopt;
     for (const OneSide& each : functions_alone)
       if (op.type == each.op) return extended(at, op.inputs[0], {{each.step}});
@@ -139,6 +155,23 @@ class Joiner {
     return extended(at, op.inputs[0], steps);
   }
 
+  /// A chain of whole numbers as f32, or one that ends as bytes.
+  std::optional<Chain> converted(std::size_t at) {
+    const Op& op = ops_[at];
+    const VarType &from = type(op.inputs[0]), &made = type(op.outputs[0]);
+    const auto plain = [](const VarType& each) { return each.is_tensor() && each.lod_depth == 0 && each.shape; };
+    const auto is_byte = [](const VarType& each) { return each.dtype == DType::u8 || each.dtype == DType::i8; };
+    if (!plain(from) || !plain(made)) return std::nullopt;
+    if (made.dtype == DType::f32 && (is_byte(from) || from.dtype == DType::i32)) return Chain{op.inputs[0], {}, {at}, std::nullopt};
+    const auto chain = chains_.find(op.inputs[0]);
+    if (from.dtype != DType::f32 || !is_byte(made) || chain == chains_.end() || readers_.at(op.inputs[0]) != 1) return std::nullopt;
+    Chain bytes = std::move(chain->second);
+    chains_.erase(chain);
+    bytes.ops.push_back(at);
+    bytes.to = made.dtype;
+    return bytes;
+  }
+
   /// Whether op `at` alone reads the chain that ends with `var`, in the extents of its result.
   bool continues(std::size_t at, VarId var) const {
     const Op& op = ops_[at];
@@ -147,7 +180,7 @@ class Joiner {
   }
 
   Chain extended(std::size_t at, VarId var, const std::vector<Step>& steps) {
-    Chain chain{var, {}, {}};
+    Chain chain{var, {}, {}, std::nullopt};
     if (continues(at, var) && chains_[var].operands() + steps.size() <= most_operands) {
       chain = std::move(chains_[var]);
       chains_.erase(var);
@@ -206,6 +239,24 @@ class Joiner {
     return count;
   }
 
+  bool is_number(const Step& step, ArithmeticStep kind, double number) const {
+    const Tensor* const known = step.kind == kind ? program_.constant(step.operand) : nullptr;
+    return known != nullptr && known->elements() == 1 && static_cast<double>(known->item()) == number;
+  }
+
+  /// Takes out bounds that a conversion to bytes has anyway, a sum with 0 in front of it, and a 0 that is taken off whole numbers.
+  void drop_idle_steps(Chain& chain) const {
+    std::vector<Step>& steps = chain.steps;
+    if (chain.to) {
+      const double least = *chain.to == DType::i8 ? -128 : 0;
+      if (!steps.empty() && is_number(steps.back(), ArithmeticStep::minimum, least + 255)) steps.pop_back();
+      if (!steps.empty() && is_number(steps.back(), ArithmeticStep::maximum, least)) steps.pop_back();
+      if (!steps.empty() && is_number(steps.back(), ArithmeticStep::add, 0)) steps.pop_back();
+    }
+    const bool whole = !is_floating(type(chain.x).dtype);
+    if (whole && !steps.empty() && is_number(steps.front(), ArithmeticStep::sub, 0)) steps.erase(steps.begin());
+  }
+
   /// Writes the chain in the place of the last of its ops.
   void write(const Chain& chain) {
     Op& last = ops_[chain.ops.back()];
@@ -217,6 +268,7 @@ class Joiner {
     }
     Attributes attributes;
     attributes.set("steps", steps);
+    if (chain.to) attributes.set("to", *chain.to);
     last = Op{"arithmetic", std::move(inputs), last.outputs, std::move(attributes), last.label};
   }
 

@@ -4,6 +4,7 @@
 #include <millrace/runtime/lowering/drop_unread.h>
 #include <millrace/runtime/lowering/join_arithmetic.h>
 #include <millrace/runtime/lowering/join_attention.h>
+#include <millrace/runtime/lowering/join_integers.h>
 #include <millrace/runtime/lowering/join_windows.h>
 #include <millrace/runtime/lowering/skip_repacking.h>
 #include <millrace/runtime/lowering/skip_views.h>
@@ -18,7 +19,9 @@ void lower_for_runs(Program& program, const Place& place) {
   if (place.is_cpu()) {
     join_windows(program);
     join_attention(program);
+    take_integers(program);
     join_arithmetic(program);
+    join_integers(program);
   }
   skip_repacking(program);
 }

@@ -9,6 +9,7 @@
 #include <kernels/device_under_test.h>
 
 #include <millrace/kernels/binary.h>
+#include <millrace/kernels/cast.h>
 #include <millrace/kernels/unary.h>
 
 namespace millrace::testing {
@@ -34,6 +35,7 @@ Tensor one_step(ArithmeticStep step, const Tensor& x, const Tensor& a, StreamRef
     case ArithmeticStep::neg: return unary(Unary::neg, {}, x, stream);
     case ArithmeticStep::abs: return unary(Unary::abs, {}, x, stream);
     case ArithmeticStep::reciprocal: return unary(Unary::reciprocal, {}, x, stream);
+    case ArithmeticStep::round: return unary(Unary::round, {}, x, stream);
     case ArithmeticStep::exp: return unary(Unary::exp, {}, x, stream);
     case ArithmeticStep::tanh: return unary(Unary::tanh, {}, x, stream);
     case ArithmeticStep::sigmoid: return unary(Unary::sigmoid, {}, x, stream);
@@ -90,6 +92,35 @@ TEST_CASE("steps of arithmetic have the bits of one op after another, for any ex
   });
 }
 
+TEST_CASE("steps between casts of whole numbers have the bits of one op after another, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    Random random(6);
+    for (const std::int64_t width : {0, 1, 3, 16, 37, 300})
+      for (const DType from : {DType::u8, DType::i8, DType::i32, DType::f32}) {
+        const auto numbers = [&](const DDim& dims) { return cast(random_tensor(random, DType::f32, dims, 200), from, one.stream(0)); };
+        for (const Tensor& x : {numbers(DDim{3, width}), numbers(DDim{width, 3}).permute({1, 0}), numbers(DDim{3, 1}), numbers(DDim{})}) {
+          const Tensor row = random_tensor(random, DType::f32, DDim{3, width}, 2), number = random_tensor(random, DType::f32, DDim{});
+          const Steps steps{ArithmeticStep::sub, ArithmeticStep::mul, ArithmeticStep::round, ArithmeticStep::add};
+          const std::vector<Tensor> operands{number, row, row};
+          const Tensor wanted = step_by_step(steps, cast(x, DType::f32, one.stream(0)), operands, one.stream(0));
+          std::vector<const Tensor*> read;
+          for (const Tensor& operand : operands) read.push_back(&operand);
+          CHECK(same_bits(arithmetic(steps, x, read, two.stream(0)), wanted));
+          for (const DType to : {DType::u8, DType::i8})
+            CHECK(same_bits(arithmetic(steps, x, read, one.stream(0), to), cast(wanted, to, one.stream(0))));
+        }
+      }
+    const float infinity = std::numeric_limits<float>::infinity();
+    const Tensor odd = Tensor::from<float>({std::nanf("1"), infinity, -infinity, -0.5f, 300, -300, 127.9f, 0.5f, 1.5f, -0.0f});
+    for (const DType to : {DType::u8, DType::i8}) {
+      CHECK(same_bits(arithmetic({}, odd, {}, one.stream(0), to), cast(odd, to, one.stream(0))));
+      CHECK(same_bits(arithmetic({ArithmeticStep::round}, odd, {}, one.stream(0)), unary(Unary::round, {}, odd, one.stream(0))));
+    }
+  });
+}
+
 TEST_CASE("bounds and relu of NaN, of zeros and of infinities have the bits of their ops") {
   CpuDevice device;
   const float infinity = std::numeric_limits<float>::infinity();
@@ -115,6 +146,8 @@ TEST_CASE("operands of another number, dtype or extents are errors") {
   CHECK_THROWS_AS(all_steps(add, x, std::vector<Tensor>{Tensor::from<double>({1, 2})}, device.stream(0)), DTypeError);
   CHECK_THROWS_AS(all_steps(add, Tensor::from<std::int64_t>({1}), std::vector<Tensor>{x}, device.stream(0)), DTypeError);
   CHECK_THROWS_AS(all_steps(add, x, std::vector<Tensor>{Tensor::from<float>({1, 2, 3})}, device.stream(0)), ShapeError);
+  CHECK_THROWS_AS(arithmetic({}, x, {}, device.stream(0), DType::i32), DTypeError);
+  CHECK_THROWS_AS(arithmetic({}, Tensor::from<double>({1}), {}, device.stream(0), DType::u8), DTypeError);
 }
 
 }  // namespace millrace::testing

@@ -154,7 +154,7 @@ TEST_CASE("products without instructions of dot products have the bits of those 
       packed[static_cast<std::size_t>(j / layout.width() * layout.panel_stride() + at / layout.group * layout.width() * layout.group +
                                       j % layout.width() * layout.group + at % layout.group)] = w.data<std::int8_t>()[at * n + j];
   }
-  const std::int8_t* a = x.data<std::int8_t>();
+  const auto* a = static_cast<const std::uint8_t*>(x.raw());
   const float* a_scale = scale.data<float>();
   float* to = out.data();
   plain.multiply({&a, &a_scale, &to, 1, k, packed.data(), nullptr, padded.data(), n, 0, layout.panels()});

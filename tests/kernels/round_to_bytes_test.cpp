@@ -116,7 +116,7 @@ TEST_CASE("products of such bytes are exact sums, scaled, with the same bits on 
     CHECK(same_bits(made, *first));
     const Tensor coupled = matmul_bytes(plan, packed, x, 0, device.stream(0));
     for (const std::size_t room : {50, 100, 150}) {
-      std::vector<std::int8_t> bytes(room);
+      std::vector<std::uint8_t> bytes(room);
       Tensor all(DType::f32, DDim{3, 70}), row(DType::f32, DDim{1, 70});
       matmul_bytes(plan, packed, {const_cast<float*>(x.data<float>()) + 50, 50}, 1, bytes, {row.mutable_data<float>(), 70});
       matmul_bytes(plan, packed, {const_cast<float*>(x.data<float>()), 50}, 3, bytes, {all.mutable_data<float>(), 70});
@@ -166,7 +166,7 @@ TEST_CASE("bytes, their scales and zeros, and exact sums of bytes of either dtyp
         CHECK(on.down(made.scale).to_vector<float>() == scales);
         CHECK(on.down(made.zero).to_vector<std::uint8_t>() == zeros);
         CHECK(made.zero.dims() == x.dims().slice(0, axis));
-        const Tensor found = matmul_integer(plan, packed, made.bytes, made.zero, on.stream());
+        const Tensor found = matmul_integer(plan, packed, made.bytes, made.zero, {}, on.stream());
         CHECK(on.down(found).to_vector<std::int32_t>() == sums(centred));
       }
       Tensor bytes(DType::i8, DDim{2, k});
@@ -176,8 +176,60 @@ TEST_CASE("bytes, their scales and zeros, and exact sums of bytes of either dtyp
         centred.push_back(bytes.data<std::int8_t>()[i] + 128);
       }
       const Tensor least = Tensor::scalar(std::int8_t{-128});
-      CHECK(on.down(matmul_integer(plan, packed, on.up(bytes), on.up(least), on.stream())).to_vector<std::int32_t>() == sums(centred));
+      CHECK(on.down(matmul_integer(plan, packed, on.up(bytes), on.up(least), {}, on.stream())).to_vector<std::int32_t>() == sums(centred));
     }
+  });
+}
+
+TEST_CASE("sums of bytes with zeros of columns and numbers added, and steps on them, have the bits of plain code for any extents") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    Random random(12);
+    for (const std::int64_t k : {0, 1, 5, 64, 130})
+      for (const std::int64_t n : {1, 17, 64, 200})
+        for (const std::int64_t rows : {0, 1, 2, 3, 33}) {
+          INFO("k ", k, ", n ", n, ", rows ", rows);
+          const bool has_sign = random.coin();
+          Tensor x(has_sign ? DType::i8 : DType::u8, DDim{rows, k}), w(DType::i8, DDim{k, n}), zeros(DType::i32, DDim{n}),
+              added(DType::i32, DDim{n});
+          has_sign ? (void)x.mutable_data<std::int8_t>() : (void)x.mutable_data<std::uint8_t>();
+          (void)w.mutable_data<std::int8_t>();
+          for (std::int64_t i = 0; i < x.elements(); ++i) {
+            if (has_sign)
+              x.mutable_data<std::int8_t>()[i] = static_cast<std::int8_t>(random.between(-128, 127));
+            else
+              x.mutable_data<std::uint8_t>()[i] = static_cast<std::uint8_t>(random.between(0, 255));
+          }
+          for (std::int64_t i = 0; i < w.elements(); ++i)
+            w.mutable_data<std::int8_t>()[i] = static_cast<std::int8_t>(random.between(-128, 127));
+          for (std::int64_t i = 0; i < n; ++i) {
+            zeros.mutable_data<std::int32_t>()[i] = static_cast<std::int32_t>(random.between(-128, 127));
+            added.mutable_data<std::int32_t>()[i] = static_cast<std::int32_t>(random.between(-100000, 100000));
+          }
+          const Tensor zero = has_sign ? Tensor::scalar(std::int8_t{-7}) : Tensor::scalar(std::uint8_t{131});
+          const Int8Plan plan = make_int8_plan({k, n});
+          const PackedInt8 packed = pack(plan, w, random_tensor(random, DType::f32, DDim{n}), one.stream(0));
+          Tensor wanted(DType::i32, DDim{rows, n});
+          for (std::int64_t i = 0; i < rows; ++i)
+            for (std::int64_t j = 0; j < n; ++j) {
+              std::int32_t sum = added.data<std::int32_t>()[j];
+              for (std::int64_t at = 0; at < k; ++at) {
+                const std::uint8_t given = static_cast<const std::uint8_t*>(x.raw())[i * k + at];
+                const std::int32_t value = has_sign ? static_cast<std::int8_t>(given) + 7 : given - 131;
+                sum += value * (w.data<std::int8_t>()[at * n + j] - zeros.data<std::int32_t>()[j]);
+              }
+              wanted.mutable_data<std::int32_t>()[i * n + j] = sum;
+            }
+          const ByteColumns columns{&zeros, &added};
+          if (k > 0) CHECK(same_bits(matmul_integer(plan, packed, x, zero, columns, two.stream(0)), wanted));
+          const Tensor factor = random_tensor(random, DType::f32, DDim{n}, 1e-3), bias = random_tensor(random, DType::f32, DDim{});
+          const std::vector<ArithmeticStep> steps{ArithmeticStep::mul, ArithmeticStep::round, ArithmeticStep::add};
+          const Tensor* const operands[] = {&factor, &bias};
+          for (const DType to : {DType::f32, DType::u8, DType::i8})
+            CHECK(same_bits(matmul_integer(plan, packed, x, zero, columns, steps, operands, to, two.stream(0)),
+                            arithmetic(steps, wanted, operands, one.stream(0), to)));
+        }
   });
 }
 

@@ -35,6 +35,10 @@ class Cases {
   }
   std::int64_t extent() { return random_.between(1, 4); }
   Input weight(const DDim& dims) { return fixed(reals(random_, dims)); }
+  Input whole(const DDim& dims) {
+    CpuDevice device;
+    return fixed(cast(reals(random_, dims, 100), DType::i32, device.stream(0)).copy_to(CpuPlace{}));
+  }
   Input narrow_weight(const DDim& dims) {
     CpuDevice device;
     return fixed(cast(reals(random_, dims), DType::bf16, device.stream(0)).copy_to(CpuPlace{}));
@@ -126,6 +130,7 @@ class Cases {
     for (const std::int64_t axis : {0, 1, 3}) add("quantize_bytes", {fed({a, m, k})}, {{"axis", axis}});
     for (const DDim& zeros : {DDim{}, DDim{a}, DDim{a, m}})
       add("matmul_integer", {fed({a, m, k}, Fill::real, DType::i8), fed(zeros, Fill::real, DType::i8), bytes({k, n})});
+    add("matmul_integer", {fed({a, m, k}, Fill::real, DType::i8), fed({}, Fill::real, DType::i8), bytes({k, n}), whole({n}), whole({n})});
     add("matmul_int8", {fed({a, m, k}, Fill::real, DType::i8), fed({a, m, 1}), bytes({k, n}), weight({n})});
   }
 

@@ -19,30 +19,34 @@ namespace millrace::ops {
 namespace {
 
 constexpr const char* names[] = {
-    "add",    "sub",  "from", "mul", "div", "into",       "minimum", "before_minimum", "maximum", "before_maximum",
-    "square", "relu", "sqrt", "neg", "abs", "reciprocal", "exp",     "tanh",           "sigmoid", "erf"};
+    "add",  "sub", "from", "mul",        "div",   "into", "minimum", "before_minimum", "maximum", "before_maximum", "square", "relu",
+    "sqrt", "neg", "abs",  "reciprocal", "round", "exp",  "tanh",    "sigmoid",        "erf"};
 static_assert(std::size(names) == static_cast<std::size_t>(ArithmeticStep::erf) + 1);
 
 void infer_arithmetic(InferContext& context) {
   const std::vector<ArithmeticStep> steps = steps_of(context.attributes().get<std::string>("steps"));
-  expect_float(context, 0);
+  const DType given = context.tensor(0).dtype;
+  const bool whole = given == DType::u8 || given == DType::i8 || given == DType::i32;
+  if (!whole) expect_float(context, 0);
   const auto taken = static_cast<std::size_t>(std::count_if(steps.begin(), steps.end(), has_operand));
   if (context.inputs() != taken + 1 || taken > most_operands)
     throw ProgramError("expected X and " + std::to_string(taken) + " operands, at most " + std::to_string(most_operands) + ", found " +
                        std::to_string(context.inputs()) + " inputs");
   std::vector<std::size_t> all{0};
   for (std::size_t input = 1; input < context.inputs(); ++input) {
-    expect_same_dtype(context, 0, input);
+    whole ? expect_dtype(context, input, DType::f32) : expect_same_dtype(context, 0, input);
     all.push_back(input);
   }
-  context.result(tensor_type(context.tensor(0).dtype, broadcast(context, all)));
+  context.result(tensor_type(context.attributes().get_or("to", whole ? DType::f32 : given), broadcast(context, all)));
 }
 
 OpKernel prepare_arithmetic(const PrepareContext& context) {
-  return [steps = steps_of(context.attributes().get<std::string>("steps"))](OpContext& run) {
+  std::optional<DType> to;
+  if (context.attributes().find("to") != nullptr) to = context.attributes().get<DType>("to");
+  return [to, steps = steps_of(context.attributes().get<std::string>("steps"))](OpContext& run) {
     std::array<const Tensor*, most_operands> operands{};
     for (std::size_t input = 1; input < run.inputs(); ++input) operands[input - 1] = &run.tensor(input);
-    run.set(0, arithmetic(steps, run.tensor(0), std::span(operands).first(run.inputs() - 1), run.stream()));
+    run.set(0, arithmetic(steps, run.tensor(0), std::span(operands).first(run.inputs() - 1), run.stream(), to));
   };
 }
 
@@ -62,7 +66,7 @@ std::vector<ArithmeticStep> steps_of(const std::string& text) {
 std::string name_of(ArithmeticStep step) { return names[static_cast<std::size_t>(step)]; }
 
 void add_arithmetic_ops(OpRegistry& registry) {
-  OpDef def = define("arithmetic", {"X", "Operands..."}, {"Out"}, {"steps"});
+  OpDef def = define("arithmetic", {"X", "Operands..."}, {"Out"}, {"steps", "to"});
   def.infer = infer_arithmetic;
   def.prepare = prepare_arithmetic;
   def.follow_rows = follow_elementwise;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <optional>
+#include <vector>
 
 #include <millrace/kernels/conv.h>
 #include <millrace/kernels/conv1d.h>
+#include <millrace/kernels/conv_integer.h>
 #include <millrace/kernels/winograd.h>
 #include <millrace/runtime/program/op_context.h>
+#include <millrace/runtime/program/ops/internal/arithmetic_names.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
 #include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
@@ -183,6 +186,49 @@ void vectorize_conv(Vectorizer& v, const Op& op) {
   v.bind(op.outputs[0], split_leading(v, made, x), true);
 }
 
+// ---- conv_integer: of bytes, with the arithmetic behind it, made when a program is compiled (lowering/join_integers.h)
+
+enum : std::size_t { conv_bytes, conv_zero, conv_weights, conv_weight_zeros, conv_added, conv_first_operand };
+
+void infer_conv_integer(InferContext& context) {
+  const ConvDesc desc = conv_of(context.attributes());
+  const int rank = static_cast<int>(desc.axes.size()) + 2;
+  if (context.tensor(conv_bytes).dtype != DType::u8) expect_dtype(context, conv_bytes, DType::i8);
+  expect_same_dtype(context, conv_bytes, conv_zero);
+  expect_dtype(context, conv_weights, DType::i8);
+  expect_rank(context, conv_bytes, rank);
+  expect_rank(context, conv_weights, rank);
+  DDim shape{extent(context, conv_bytes, 0), extent(context, conv_weights, 0)};
+  for (int axis = 2; axis < rank; ++axis) {
+    const std::int64_t length = extent(context, conv_bytes, axis), kernel = extent(context, conv_weights, axis);
+    const bool known = length != DDim::unknown && kernel != DDim::unknown;
+    shape =
+        shape.inserted(axis, known ? ConvDesc::out_extent(desc.axes[static_cast<std::size_t>(axis - 2)], length, kernel) : DDim::unknown);
+  }
+  context.result(VarType(context.attributes().get_or("to", DType::i32), shape));
+}
+
+OpKernel prepare_conv_integer(const PrepareContext& context) {
+  const auto known = [&](std::size_t input) {
+    const Tensor* const given = context.constant(input);
+    if (given == nullptr) throw ProgramError("expected weights that are known");
+    return *given;
+  };
+  const auto numbers = [&](std::size_t input) {
+    const std::vector<VarId>& inputs = context.op().inputs;
+    return input < inputs.size() && inputs[input] != no_var ? known(input).to_vector<std::int32_t>() : std::vector<std::int32_t>{};
+  };
+  const ConvDesc desc = conv_of(context.attributes());
+  const DType to = context.attributes().get_or("to", DType::i32);
+  const bool plain = context.attributes().find("steps") == nullptr;
+  return [weights = pack_conv_integer(desc, known(conv_weights), numbers(conv_weight_zeros), numbers(conv_added)), to,
+          steps = plain ? std::vector<ArithmeticStep>{} : steps_of(context.attributes().get<std::string>("steps"))](OpContext& run) {
+    ConvIntegerSteps made{steps, {}, to};
+    for (std::size_t input = conv_first_operand; input < run.inputs(); ++input) made.operands.push_back(run.tensor(input));
+    run.set(0, conv_integer(weights, run.tensor(conv_bytes), run.tensor(conv_zero), made, run.stream()));
+  };
+}
+
 }  // namespace
 
 void add_conv_ops(OpRegistry& registry) {
@@ -199,6 +245,15 @@ void add_conv_ops(OpRegistry& registry) {
   several.follow_rows = follow_first(follow_conv);
   several.vectorize = vectorize_conv;
   registry.add(std::move(several));
+
+  OpDef bytes = define("conv_integer", {"X", "Zero", "W", "WZero?", "Added?", "Operands..."}, {"Out"},
+                       {"group", "strides", "dilations", "pads", "steps", "to"});
+  bytes.infer = infer_conv_integer;
+  bytes.prepare = prepare_conv_integer;
+  bytes.follow_rows = [](const InferContext&, const std::vector<int>&) -> std::vector<int> {
+    refuse_rows("made for runs of whole inputs");
+  };
+  registry.add(std::move(bytes));
 }
 
 }  // namespace millrace::ops

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <optional>
+#include <span>
+
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/int8.h>
 #include <millrace/kernels/round_to_bytes.h>
 #include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
+#include <millrace/runtime/program/ops/internal/arithmetic_names.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
 #include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
@@ -251,7 +256,7 @@ RowFunction matmul_bytes_of_rows(const PrepareContext& context, const RowForm& f
     throw UnsupportedError("rows of more axes or elements");
   const bool alone = first_axis(context.attributes()) > 0;
   return [known = *known, alone](std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) {
-    std::int8_t bytes[stack_bytes];
+    std::uint8_t bytes[stack_bytes];
     const std::int64_t together = alone ? 1 : rows;
     for (std::int64_t i = 0; i < rows; i += together)
       matmul_bytes(known.plan, known.packed, {inputs[0].row<float>(i), inputs[0].stride}, together, bytes,
@@ -310,17 +315,24 @@ OpDef quantize_bytes_op() {
 
 // ---- matmul_integer ----
 
-enum : std::size_t { in_integers, in_zero, in_integer_weights };
+enum : std::size_t { in_integers, in_zero, in_integer_weights, in_weight_zeros, in_added, in_first_operand };
 
-void infer_matmul_integer(InferContext& context) {
+/// The extents of the sums; none where they are not known.
+std::optional<DDim> infer_sums(InferContext& context) {
   if (context.tensor(in_integers).dtype != DType::u8) expect_dtype(context, in_integers, DType::i8);
   expect_same_dtype(context, in_integers, in_zero);
   expect_dtype(context, in_integer_weights, DType::i8);
   expect_rank(context, in_integer_weights, 2);
   if (const std::int64_t k = extent(context, in_integer_weights, 0); k > most_bytes_k)
     throw ProgramError("expected at most " + std::to_string(most_bytes_k) + " rows of W, found " + std::to_string(k));
+  for (const std::size_t of_columns : {in_weight_zeros, in_added}) {
+    if (!context.has(of_columns)) continue;
+    expect_dtype(context, of_columns, DType::i32);
+    expect_rank(context, of_columns, 1);
+    expect_extent(context, of_columns, 0, extent(context, in_integer_weights, 1));
+  }
   const std::optional<DDim>& x = context.tensor(in_integers).shape;
-  if (!x) return context.result(VarType::unranked(DType::i32));
+  if (!x) return std::nullopt;
   const std::optional<DDim>& zero = context.tensor(in_zero).shape;
   if (x->rank() == 0 || (zero && zero->rank() >= x->rank()))
     throw ProgramError("expected rows, and zeros of fewer axes, found " + context.describe(in_integers) + " and " +
@@ -329,34 +341,50 @@ void infer_matmul_integer(InferContext& context) {
   expect_extent(context, in_integer_weights, 0, (*x)[-1]);
   DDim shape = *x;
   shape[-1] = extent(context, in_integer_weights, 1);
-  context.result(VarType(DType::i32, shape));
+  return shape;
 }
 
+void infer_matmul_integer(InferContext& context) { context.result(tensor_type(DType::i32, infer_sums(context))); }
+
+KnownBytes packed_of(const Tensor& w, const Place& place, StreamRef stream) {
+  const Int8Plan plan = make_int8_plan({w.dim(0), w.dim(1)}, place);
+  return {plan, pack(plan, w, zeros(DDim{w.dim(1)}, DType::f32, stream), stream)};
+}
+
+/// What belongs to columns, contiguous.
+struct Columns {
+  explicit Columns(OpContext& run) : zero(taken(run, in_weight_zeros)), added(taken(run, in_added)) {}
+  operator ByteColumns() const { return {zero ? &*zero : nullptr, added ? &*added : nullptr}; }
+
+ private:
+  static std::optional<Tensor> taken(OpContext& run, std::size_t input) {
+    return run.has(input) ? std::optional(contiguous_of(run.tensor(input), run.stream())) : std::nullopt;
+  }
+  std::optional<Tensor> zero, added;
+};
+
 OpKernel prepare_matmul_integer(const PrepareContext& context) {
-  const auto packed_of = [](const Tensor& w, const Place& place, StreamRef stream) {
-    const Int8Plan plan = make_int8_plan({w.dim(0), w.dim(1)}, place);
-    return KnownBytes{plan, pack(plan, w, zeros(DDim{w.dim(1)}, DType::f32, stream), stream)};
-  };
   const Tensor* weights = context.constant(in_integer_weights);
   if (weights == nullptr)
-    return [packed_of](OpContext& run) {
+    return [](OpContext& run) {
       const KnownBytes made = packed_of(run.tensor(in_integer_weights), run.stream().place(), run.stream());
-      run.set(0, matmul_integer(made.plan, made.packed, run.tensor(in_integers), run.tensor(in_zero), run.stream()));
+      run.set(0, matmul_integer(made.plan, made.packed, run.tensor(in_integers), run.tensor(in_zero), Columns(run), run.stream()));
     };
   PackingStream stream;
   KnownBytes known = packed_of(*weights, context.place(), stream);
   for (Tensor* part : {&known.packed.data, &known.packed.offsets, &known.packed.scales}) *part = context.placed(*part);
   return [known](OpContext& run) {
-    run.set(0, matmul_integer(known.plan, known.packed, run.tensor(in_integers), run.tensor(in_zero), run.stream()));
+    run.set(0, matmul_integer(known.plan, known.packed, run.tensor(in_integers), run.tensor(in_zero), Columns(run), run.stream()));
   };
 }
 
 OpDef matmul_integer_op() {
-  OpDef def = define("matmul_integer", {"X", "Zero", "W"}, {"Out"});
+  OpDef def = define("matmul_integer", {"X", "Zero", "W", "WZero?", "Added?"}, {"Out"});
   def.infer = infer_matmul_integer;
   def.prepare = prepare_matmul_integer;
   def.follow_rows = [](const InferContext& context, const std::vector<int>& axes) -> std::vector<int> {
-    if (axes[in_integer_weights] >= 0) refuse_rows("rows in its weights");
+    for (std::size_t input = in_integer_weights; input < axes.size(); ++input)
+      if (axes[input] >= 0) refuse_rows("rows in its weights");
     const bool shared = axes[in_zero] < 0 && axes[in_integers] >= known_rank(context, in_zero);
     if (!shared && axes[in_zero] != axes[in_integers]) refuse_rows("values and zeros have their rows on different axes");
     if (axes[in_integers] >= 0) refuse_last(context, axes[in_integers], "sums over the rows");
@@ -364,11 +392,44 @@ OpDef matmul_integer_op() {
   };
   def.vectorize = [](Vectorizer& v, const Op& op) {
     expect_shared(v, op, in_integer_weights, "weights");
+    expect_shared(v, op, in_weight_zeros, "zeros of weights");
+    expect_shared(v, op, in_added, "what is added to sums");
     const VarId like = any_batched_var(v, op);
-    const std::vector<VarId> made = v.emit(op.type, {batched_var(v, op.inputs[in_integers], like), batched_var(v, op.inputs[in_zero], like),
-                                                     v.get(op.inputs[in_integer_weights])});
-    v.bind_all(op.outputs, made, true);
+    std::vector<VarId> inputs{batched_var(v, op.inputs[in_integers], like), batched_var(v, op.inputs[in_zero], like),
+                              v.get(op.inputs[in_integer_weights])};
+    for (std::size_t input = in_weight_zeros; input < op.inputs.size(); ++input)
+      inputs.push_back(op.inputs[input] == no_var ? no_var : v.get(op.inputs[input]));
+    v.bind_all(op.outputs, v.emit(op.type, inputs), true);
   };
+  return def;
+}
+
+// ---- integer_arithmetic: matmul_integer with known weights, and the arithmetic behind it, made when a program is compiled (lowering/join_integers.h)
+
+void infer_integer_arithmetic(InferContext& context) {
+  const std::optional<DDim> sums = infer_sums(context);
+  for (std::size_t input = in_first_operand; input < context.inputs(); ++input) expect_dtype(context, input, DType::f32);
+  context.result(tensor_type(context.attributes().get_or("to", DType::f32), sums));
+}
+
+OpKernel prepare_integer_arithmetic(const PrepareContext& context) {
+  const Tensor* weights = context.constant(in_integer_weights);
+  if (weights == nullptr) throw ProgramError("expected weights that are known");
+  PackingStream stream;
+  return [known = packed_of(*weights, context.place(), stream), steps = steps_of(context.attributes().get<std::string>("steps")),
+          to = context.attributes().get_or("to", DType::f32)](OpContext& run) {
+    std::array<const Tensor*, most_operands> operands{};
+    for (std::size_t input = in_first_operand; input < run.inputs(); ++input) operands[input - in_first_operand] = &run.tensor(input);
+    run.set(0, matmul_integer(known.plan, known.packed, run.tensor(in_integers), run.tensor(in_zero), Columns(run), steps,
+                              std::span(operands).first(run.inputs() - in_first_operand), to, run.stream()));
+  };
+}
+
+OpDef integer_arithmetic_op() {
+  OpDef def = define("integer_arithmetic", {"X", "Zero", "W", "WZero?", "Added?", "Operands..."}, {"Out"}, {"steps", "to"});
+  def.infer = infer_integer_arithmetic;
+  def.prepare = prepare_integer_arithmetic;
+  def.follow_rows = [](const InferContext&, const std::vector<int>&) -> std::vector<int> { refuse_rows("made for runs of whole inputs"); };
   return def;
 }
 
@@ -381,6 +442,7 @@ void add_int8_ops(OpRegistry& registry) {
   registry.add(matmul_bytes_op());
   registry.add(quantize_bytes_op());
   registry.add(matmul_integer_op());
+  registry.add(integer_arithmetic_op());
 }
 
 }  // namespace millrace::ops

@@ -93,7 +93,11 @@ void matmul_integer(Exporter& to, const Op& op, const char*) {
   Ints behind;
   for (int axis = to.type(op, 1).rank(); axis < to.type(op, 0).rank(); ++axis) behind.push_back(axis);
   if (to.type(op, 1).rank() > 0) zero = to.node("Unsqueeze", {zero, to.ints(behind)});
-  to.give(op, "MatMul", {to.node("Sub", {as(to, op, 0, DType::i32), zero}), as(to, op, 2, DType::i32)});
+  std::string weights = as(to, op, 2, DType::i32);
+  if (op.inputs.size() > 3 && op.inputs[3] != no_var) weights = to.node("Sub", {weights, to.in(op, 3)});
+  const Names factors{to.node("Sub", {as(to, op, 0, DType::i32), zero}), weights};
+  if (op.inputs.size() <= 4 || op.inputs[4] == no_var) return to.give(op, "MatMul", factors);
+  to.give(op, "Add", {to.node("MatMul", factors), to.in(op, 4)});
 }
 
 std::int64_t flag(const Op& op, const char* name, bool otherwise = false) { return op.attributes.get_or(name, otherwise) ? 1 : 0; }

@@ -255,6 +255,11 @@ Tensor Importer::held_tensor_of(const onnx::TensorProto& proto, const std::strin
   return type == nullptr ? tensor_of(proto, what) : held_tensor(proto, *type, source_.name() + ": " + node_prefix() + what);
 }
 
+const Importer::Dequantized* Importer::dequantized(VarId var) const {
+  const auto found = dequantized_.find(var);
+  return found == dequantized_.end() ? nullptr : &found->second;
+}
+
 const ElementType* Importer::element(VarId var) const {
   const auto found = elements_.find(var);
   return found == elements_.end() ? nullptr : found->second;

@@ -92,6 +92,15 @@ class Importer {
   const ElementType* element(VarId var) const;
   void set_element(VarId var, const ElementType* type);
 
+  /// The bytes of a var that a DequantizeLinear made, as far as they are known.
+  struct Dequantized {
+    VarId bytes = no_var, scale = no_var, zero = no_var;
+    std::int64_t axis = 0;
+    std::optional<Tensor> known_bytes, known_zero;
+  };
+  const Dequantized* dequantized(VarId var) const;
+  void set_dequantized(VarId var, Dequantized from) { dequantized_[var] = std::move(from); }
+
   /// Begins a block inside the innermost one, which ops are appended to until `leave`. Returns its parameters.
   struct Param {
     std::string name;
@@ -196,6 +205,7 @@ class Importer {
   std::optional<Cuts> cuts_;
   bool again_ = false;
   std::unordered_map<VarId, const ElementType*> elements_;
+  std::unordered_map<VarId, Dequantized> dequantized_;
 };
 
 /// A tensor of one element.

@@ -34,7 +34,7 @@ void qlinear_leaky_relu(Importer& to, const Node& node, const char* op) {
   give_bytes(to, node, to.emit1(op, {taken_back(to, node, 0)}, {{"alpha", node.real("alpha", 0.01f)}}), 3);
 }
 
-/// α · the scales of A and B · (A · B + C), C in i32. B has a scale and a zero point for all or one for each column. f32 without a scale of Y.
+/// α · the scales of A and B over that of Y · (A · B + C), C in i32. B has a scale and a zero point for all or one for each column. f32 without a scale of Y.
 void qgemm(Importer& to, const Node& node, const char*) {
   expect_bytes(to, to.in(node, 0));
   expect_bytes(to, to.in(node, 3));
@@ -50,14 +50,27 @@ void qgemm(Importer& to, const Node& node, const char*) {
     if (turned) x = to.emit1("transpose", {x}, {{"perm", Ints{1, 0}}});
     return node.has(input + 2) ? wide.minus(x, one_or_columns(wide, input + 2)) : x;
   };
-  const VarId a = factor(0, node.flag("transA", false));
-  VarId sums = wide.op("matmul", a, factor(3, turned_b));
-  if (node.has(6)) sums = wide.plus(sums, wide.taken(to.in(node, 6)));
+  ByteFactor columns = byte_factor(to, node, 3, 5);
+  columns.turned = turned_b;
+  // C [n] or [1, n] is added to the sums as they are.
+  const VarType* const c = node.has(6) ? &to.type(to.in(node, 6)) : nullptr;
+  const std::int64_t n = b_type.rank() == 2 ? (*b_type.shape)[turned_b ? 0 : 1] : DDim::unknown;
+  const bool by_column = c != nullptr && c->shape && n >= 0 && c->shape->elements() == n && (*c->shape)[-1] == n && c->dtype == DType::i32;
+  VarId sums = no_var;
+  if (!node.flag("transA", false) && (c == nullptr || by_column))
+    sums = byte_sums(to, byte_factor(to, node, 0, 2), columns,
+                     c == nullptr ? no_var : to.emit1("reshape", {to.in(node, 6)}, {{"shape", Ints{-1}}}));
+  if (sums == no_var) {
+    sums = wide.op("matmul", factor(0, node.flag("transA", false)), factor(3, turned_b));
+    if (node.has(6)) sums = wide.plus(sums, wide.taken(to.in(node, 6)));
+  }
   const Formula f(to, DType::f32);
-  const VarId scales = f.times(f.times(one_or_columns(f, 1), one_or_columns(f, 4)), node.real("alpha", 1));
-  const VarId made = f.times(f.taken(sums), scales);
-  if (node.has(7)) return give_bytes(to, node, made, 7);
-  to.give(node, "identity", {made});
+  VarId scales = f.times(one_or_columns(f, 1), one_or_columns(f, 4));
+  if (node.real("alpha", 1) != 1) scales = f.times(scales, node.real("alpha", 1));
+  if (!node.has(7)) return to.give(node, "identity", {f.times(f.taken(sums), scales)});
+  const VarId zero = node.has(8) ? f.reshaped(to.in(node, 8), {}) : no_var;
+  const VarId made = f.times(f.taken(sums), f.over(scales, f.reshaped(f.taken(to.in(node, 7)), {})));
+  to.give(node, "identity", {narrowed_to_bytes(to, f, made, zero, to.type(zero == no_var ? to.in(node, 0) : zero).dtype)});
 }
 
 /// `opset`: that of the Softmax which the node stands for. Up to 12 the axes from `axis` on are one.

@@ -23,6 +23,25 @@ VarId dequantized(Importer& to, VarId x, VarId scale, VarId zero, std::int64_t a
 /// Whether weights of 8 bits are known i8 without zero points: the ones that products of bytes take.
 bool are_centred_bytes(Importer& to, const Node& node, std::size_t weights, std::size_t zero);
 
+/// One side of a product of bytes, with what stands for 0 (or `no_var`), as far as they are known.
+struct ByteFactor {
+  VarId bytes = no_var, zero = no_var;
+  const Tensor* known_bytes = nullptr;
+  const Tensor* known_zero = nullptr;
+  bool turned = false;
+};
+ByteFactor byte_factor(Importer& to, const Node& node, std::size_t bytes, std::size_t zero);
+ByteFactor byte_factor(const Importer::Dequantized& from);
+/// The sums of A · B as i32, plus `added` (i32 [n], or `no_var`), by `matmul_integer`; `no_var` where it does not take these: B is known, of rank 2, with one zero or one
+/// for each column, and A has one zero.
+VarId byte_sums(Importer& to, const ByteFactor& a, const ByteFactor& b, VarId added = no_var);
+
+/// A product of two factors that a DequantizeLinear made as what it means: sums of bytes, which are exact, times both scales; `no_var` where `byte_sums` does not take them.
+VarId dequantized_product(Importer& to, VarId a, VarId b, bool turned);
+
+/// The same of a Conv, with its bias; `no_var` where its input and its weights, which are known, do not come from a DequantizeLinear with one scale, or one for each unit.
+VarId dequantized_convolution(Importer& to, const Node& node);
+
 /// f32 where the sums of `terms` products of two 8-bit numbers are exact in it, else f64.
 DType exact_sums(std::int64_t terms);
 

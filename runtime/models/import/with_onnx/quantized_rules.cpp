@@ -58,9 +58,16 @@ void quantize(Importer& to, const Node& node, const char*) {
 
 void dequantize(Importer& to, const Node& node, const char*) {
   refuse_blocks(node);
-  const VarId made = dequantized(to, to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2), node.integer("axis", 1));
+  const std::int64_t axis = node.integer("axis", 1);
+  const VarId made = dequantized(to, to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2), axis);
   // 0: the type of the scale.
-  if (node.integer("output_dtype", 0) == 0) return to.give(node, "identity", {made});
+  if (node.integer("output_dtype", 0) == 0) {
+    to.give(node, "identity", {made});
+    if (to.element(to.in(node, 0)) != nullptr || !is_byte(to.type(to.in(node, 0)).dtype) || to.type(made).dtype != DType::f32) return;
+    const auto held = [](const Tensor* of) { return of == nullptr ? std::nullopt : std::optional(*of); };
+    return to.set_dequantized(to.named(node.output(0)), {to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2), axis,
+                                                         held(to.known(node, 0)), node.has(2) ? held(to.known(node, 2)) : std::nullopt});
+  }
   to.give(node, "cast", {made}, {{"to", dtype_attribute(node, "output_dtype")}});
 }
 
@@ -90,13 +97,7 @@ std::int64_t summed(Importer& to, VarId b) {
 VarId integer_product(Importer& to, const Node& node, std::size_t a, std::size_t a_zero, std::size_t b, std::size_t b_zero) {
   expect_bytes(to, to.in(node, a));
   expect_bytes(to, to.in(node, b));
-  const VarType rows = to.type(to.in(node, a));
-  const bool one = !node.has(a_zero) || to.type(to.in(node, a_zero)).is_scalar();
-  if (one && rows.rank() > 0 && to.type(to.in(node, b)).rank() == 2 && are_centred_bytes(to, node, b, b_zero)) {
-    const VarId zero =
-        node.has(a_zero) ? to.emit1("reshape", {to.in(node, a_zero)}, {{"shape", Ints{}}}) : to.literal(scalar_of(rows.dtype, 0));
-    return to.emit1("matmul_integer", {to.in(node, a), zero, to.in(node, b)});
-  }
+  if (const VarId sums = byte_sums(to, byte_factor(to, node, a, a_zero), byte_factor(to, node, b, b_zero)); sums != no_var) return sums;
   const Formula f(to, exact_sums(summed(to, to.in(node, b))));
   return f.op("matmul", centred(to, node, a, a_zero, f, true), centred(to, node, b, b_zero, f, false));
 }
@@ -124,11 +125,10 @@ void qlinear_matmul(Importer& to, const Node& node, const char*) {
   requantize(to, node, sums, f, f.over(f.times(scale(1, true), scale(4, false)), scale(6, false)), to.in(node, 7));
 }
 
-/// Whether sums of products of bytes with known weights, and their bias, are integers of f32, whatever the bytes.
-bool sums_fit_f32(Importer& to, const Node& node, std::size_t w, std::size_t w_zero, std::optional<std::size_t> bias) {
+/// Whether sums of products of bytes with known weights, and their bias, are integers of f32, whatever the bytes. `zeros`, `bias`: none where they are not `given`.
+bool sums_fit_f32(const Tensor* weights, bool zeros_given, const Tensor* zeros, bool bias_given, const Tensor* bias) {
   constexpr std::int64_t most = std::int64_t{1} << 24;
-  const auto given = [&](std::size_t input) -> std::optional<Ints> {
-    const Tensor* const values = to.known(node, input);
+  const auto numbers_of = [](const Tensor* values) {
     std::optional<Ints> numbers;
     if (values == nullptr) return numbers;
     visit_dtype(values->dtype(), [&]<class T>(std::type_identity<T>) {
@@ -139,21 +139,21 @@ bool sums_fit_f32(Importer& to, const Node& node, std::size_t w, std::size_t w_z
     });
     return numbers;
   };
-  const std::optional<Ints> weights = given(w);
-  if (!weights || to.known(node, w)->rank() < 1 || weights->empty()) return false;
-  const auto channels = static_cast<std::size_t>(to.known(node, w)->dim(0));
-  const auto by_channel = [&](bool there, std::size_t input) -> std::optional<Ints> {
-    std::optional<Ints> numbers = there ? given(input) : Ints{0};
-    if (numbers && numbers->size() == 1) numbers->resize(channels, numbers->front());
-    if (numbers && numbers->size() != channels) return std::nullopt;
-    return numbers;
+  const std::optional<Ints> numbers = numbers_of(weights);
+  if (!numbers || weights->rank() < 1 || numbers->empty()) return false;
+  const auto channels = static_cast<std::size_t>(weights->dim(0));
+  const auto by_channel = [&](bool given, const Tensor* values) -> std::optional<Ints> {
+    std::optional<Ints> each = given ? numbers_of(values) : Ints{0};
+    if (each && each->size() == 1) each->resize(channels, each->front());
+    if (each && each->size() != channels) return std::nullopt;
+    return each;
   };
-  const std::optional<Ints> zeros = by_channel(node.has(w_zero), w_zero), biases = by_channel(bias && node.has(*bias), bias.value_or(0));
-  if (!zeros || !biases) return false;
-  const std::size_t terms = weights->size() / channels;
+  const std::optional<Ints> offs = by_channel(zeros_given, zeros), biases = by_channel(bias_given, bias);
+  if (!offs || !biases) return false;
+  const std::size_t terms = numbers->size() / channels;
   for (std::size_t channel = 0; channel < channels; ++channel) {
     std::int64_t sum = std::abs((*biases)[channel]);
-    for (std::size_t i = 0; i < terms && sum <= most; ++i) sum += 255 * std::abs((*weights)[channel * terms + i] - (*zeros)[channel]);
+    for (std::size_t i = 0; i < terms && sum <= most; ++i) sum += 255 * std::abs((*numbers)[channel * terms + i] - (*offs)[channel]);
     if (sum > most) return false;
   }
   return true;
@@ -167,7 +167,9 @@ VarId integer_convolution(Importer& to, const Node& node, VarId x, std::size_t w
   std::int64_t terms = 1;
   for (int axis = 1; axis < weights.rank() && terms >= 0; ++axis)
     terms = (*weights.shape)[axis] < 0 ? DDim::unknown : std::min(terms * (*weights.shape)[axis], most_in_f32 + 1);
-  const bool narrow = (weights.rank() >= 0 && exact_sums(terms) == DType::f32) || sums_fit_f32(to, node, w, w_zero, bias);
+  const bool narrow = (weights.rank() >= 0 && exact_sums(terms) == DType::f32) ||
+                      sums_fit_f32(to.known(node, w), node.has(w_zero), node.has(w_zero) ? to.known(node, w_zero) : nullptr,
+                                   bias && node.has(*bias), bias && node.has(*bias) ? to.known(node, *bias) : nullptr);
   const Formula f(to, narrow ? DType::f32 : DType::f64);
   VarId kernel = f.taken(to.in(node, w));
   if (node.has(w_zero)) kernel = f.minus(kernel, f.taken(along_axis(to, to.in(node, w_zero), kernel, 0)));
@@ -333,6 +335,81 @@ bool are_centred_bytes(Importer& to, const Node& node, std::size_t weights, std:
   if (zeros == nullptr || zeros->dtype() != DType::i8) return false;
   const std::vector<std::int8_t> numbers = zeros->to_vector<std::int8_t>();
   return std::all_of(numbers.begin(), numbers.end(), [](std::int8_t number) { return number == 0; });
+}
+
+ByteFactor byte_factor(Importer& to, const Node& node, std::size_t bytes, std::size_t zero) {
+  return {to.in(node, bytes), to.in_or_none(node, zero), to.known(node, bytes), node.has(zero) ? to.known(node, zero) : nullptr, false};
+}
+ByteFactor byte_factor(const Importer::Dequantized& from) {
+  return {from.bytes, from.zero, from.known_bytes ? &*from.known_bytes : nullptr, from.known_zero ? &*from.known_zero : nullptr, false};
+}
+
+VarId byte_sums(Importer& to, const ByteFactor& a, const ByteFactor& b, VarId added) {
+  // Sums of bytes less a zero, of one side or of both, that stay in i32.
+  constexpr std::int64_t most_centred_k = 32768;
+  const DType dtype = to.type(a.bytes).dtype;
+  if (to.type(a.bytes).rank() < 1 || !is_byte(dtype) || (a.zero != no_var && !to.type(a.zero).is_scalar())) return no_var;
+  if (b.known_bytes == nullptr || b.known_bytes->rank() != 2 || !is_byte(b.known_bytes->dtype())) return no_var;
+  if (b.zero != no_var && (b.known_zero == nullptr || b.known_zero->dtype() != b.known_bytes->dtype())) return no_var;
+  const std::int64_t k = b.known_bytes->dim(b.turned ? 1 : 0), n = b.known_bytes->dim(b.turned ? 0 : 1);
+  const bool has_sign = b.known_bytes->dtype() == DType::i8;
+  std::vector<std::int32_t> zeros(1, 0);
+  if (b.known_zero != nullptr) {
+    if (b.known_zero->elements() != 1 && (b.known_zero->rank() != 1 || b.known_zero->dim(0) != n)) return no_var;
+    zeros.clear();
+    visit_dtype(b.known_zero->dtype(), [&]<class T>(std::type_identity<T>) {
+      if constexpr (std::is_same_v<T, std::int8_t> || std::is_same_v<T, std::uint8_t>)
+        for (const T zero : b.known_zero->to_vector<T>()) zeros.push_back(zero);
+    });
+  }
+  if (!has_sign)
+    for (std::int32_t& zero : zeros) zero -= 128;
+  if (zeros.size() == 1) zeros.resize(static_cast<std::size_t>(n), zeros.front());
+  const bool centred = std::all_of(zeros.begin(), zeros.end(), [](std::int32_t zero) { return zero == 0; });
+  if (k > (centred ? most_bytes_k : most_centred_k)) return no_var;
+  VarId weights = b.bytes;
+  if (!has_sign) {
+    const Formula f(to, DType::i32);
+    weights = f.cast(f.minus(f.taken(weights), 128.0), DType::i8);
+  }
+  if (b.turned) weights = to.emit1("transpose", {weights}, {{"perm", Ints{1, 0}}});
+  const VarId zero = a.zero == no_var ? to.literal(scalar_of(dtype, 0)) : to.emit1("reshape", {a.zero}, {{"shape", Ints{}}});
+  std::vector<VarId> inputs{a.bytes, zero, weights};
+  if (!centred || added != no_var) inputs.push_back(centred ? no_var : to.literal(Tensor::from<std::int32_t>(zeros, DDim{n})));
+  if (added != no_var) inputs.push_back(added);
+  return to.emit1("matmul_integer", inputs);
+}
+
+VarId dequantized_product(Importer& to, VarId a, VarId b, bool turned) {
+  const Importer::Dequantized *const rows = to.dequantized(a), *const columns = to.dequantized(b);
+  if (rows == nullptr || columns == nullptr || !columns->known_bytes || columns->known_bytes->rank() != 2) return no_var;
+  const VarType& scale = to.type(columns->scale);
+  const bool by_column = scale.rank() == 1 && axis_of("attribute axis", columns->axis, 2) == (turned ? 0 : 1);
+  if (!to.type(rows->scale).is_scalar() || (!scale.is_scalar() && !by_column)) return no_var;
+  ByteFactor factor = byte_factor(*columns);
+  factor.turned = turned;
+  const VarId sums = byte_sums(to, byte_factor(*rows), factor);
+  if (sums == no_var) return no_var;
+  const Formula f(to, DType::f32);
+  const auto flat = [&](VarId given) { return to.type(given).is_scalar() ? f.reshaped(given, {}) : given; };
+  return f.times(f.taken(sums), f.times(flat(rows->scale), flat(columns->scale)));
+}
+
+VarId dequantized_convolution(Importer& to, const Node& node) {
+  const Importer::Dequantized *const x = to.dequantized(to.in(node, 0)), *const w = to.dequantized(to.in(node, 1));
+  if (x == nullptr || w == nullptr || !w->known_bytes || w->known_bytes->rank() < 3 || (w->zero != no_var && !w->known_zero)) return no_var;
+  const VarType& scale = to.type(w->scale);
+  if (!to.type(x->scale).is_scalar() || (x->zero != no_var && !to.type(x->zero).is_scalar())) return no_var;
+  if (!scale.is_scalar() && (scale.rank() != 1 || w->axis != 0)) return no_var;
+  const bool narrow = sums_fit_f32(&*w->known_bytes, w->zero != no_var, w->known_zero ? &*w->known_zero : nullptr, false, nullptr);
+  const Formula exact(to, narrow ? DType::f32 : DType::f64), f(to, DType::f32);
+  const auto less = [&](VarId bytes, VarId zero, std::int64_t axis) {
+    return zero == no_var ? exact.taken(bytes) : exact.minus(exact.taken(bytes), exact.taken(along_axis(to, zero, bytes, axis)));
+  };
+  const VarId sums = convolved(to, node, less(x->bytes, x->zero, 1), less(w->bytes, w->zero, 0), no_var, true);
+  const auto factor = [&](VarId given) { return along_axis(to, given, sums, 1); };
+  const VarId made = f.times(f.taken(sums), f.times(factor(x->scale), factor(w->scale)));
+  return node.has(2) ? f.plus(made, along_axis(to, to.in(node, 2), sums, 1)) : made;
 }
 
 DType exact_sums(std::int64_t terms) { return terms >= 0 && terms <= most_in_f32 ? DType::f32 : DType::f64; }

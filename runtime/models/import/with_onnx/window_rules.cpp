@@ -4,6 +4,7 @@
 
 #include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/models/import/with_onnx/formula.h>
+#include <millrace/runtime/models/import/with_onnx/quantized.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 
@@ -112,6 +113,7 @@ VarId of_rank(Importer& to, VarId x, int rank) {
 }
 
 void conv(Importer& to, const Node& node, const char*) {
+  if (const VarId made = dequantized_convolution(to, node); made != no_var) return to.give(node, "identity", {made});
   to.give(node, "identity", {convolved(to, node, to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2))});
 }
 

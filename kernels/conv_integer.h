@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <millrace/kernels/arithmetic.h>
+#include <millrace/kernels/conv.h>
+#include <millrace/tensor/stream.h>
+#include <millrace/tensor/tensor.h>
+
+namespace millrace {
+
+/// Weights of a convolution of bytes along one axis or two, packed once. Cheap to copy, shareable.
+struct PackedConvInteger {
+  ConvDesc desc;
+  DDim dims;                        ///< [M, C / groups, K1 (, K2)]
+  Tensor data;                      ///< i8: see kernels/cpu/conv_integer.h
+  std::vector<std::int32_t> sums;   ///< of the weights of each unit, less its zero
+  std::vector<std::int32_t> zeros;  ///< of each unit; empty where all are 0
+  std::vector<std::int32_t> added;  ///< to the sums of each unit; empty where all are 0
+};
+/// `weights` i8 [M, C / groups, K1 (, K2)], contiguous, `zeros`: what stands for 0 in those of each unit, `added`: what is added to their
+/// sums, M or none. ShapeError, DTypeError.
+PackedConvInteger pack_conv_integer(const ConvDesc& desc, const Tensor& weights, std::span<const std::int32_t> zeros,
+                                    std::span<const std::int32_t> added = {});
+
+/// What follows the sums: steps in f32 (kernels/arithmetic.h) with operands of one element or of M, one for each unit; `to`: f32, u8 or i8, or, without steps, i32.
+struct ConvIntegerSteps {
+  std::vector<ArithmeticStep> steps;
+  std::vector<Tensor> operands;
+  DType to = DType::i32;
+};
+
+/// The convolution of conv.h of (x − zero) and (weights − zeros), plus `added`, whose sums are exact; beyond i32 they wrap: x u8 or i8 [N, C, L1 (, L2)], `zero` one element of its dtype. What lies in the padding is
+/// `zero`. In host memory alone. ShapeError, DTypeError, ArgumentError.
+Tensor conv_integer(const PackedConvInteger& weights, const Tensor& x, const Tensor& zero, const ConvIntegerSteps& steps, StreamRef stream);
+
+/// Whether this machine has instructions for it: else products of floats are faster.
+bool conv_integer_is_fast();
+
+}  // namespace millrace

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/conv_integer.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include <millrace/kernels/cpu/arithmetic_kernels.h>
+#include <millrace/kernels/cpu/int8_kernels.h>
+
+namespace millrace::cpu {
+namespace {
+
+/// One axis: how places of the output, phases of the stride and taps lie.
+struct Axis {
+  std::int64_t extent, out, stride, dilation, before, taps;
+  std::int64_t width;  ///< of a phase: places from one row to the next
+
+  Axis(const ConvDesc::Axis& of, std::int64_t given, std::int64_t kernel)
+      : extent(given),
+        out(ConvDesc::out_extent(of, given, kernel)),
+        stride(of.stride),
+        dilation(of.dilation),
+        before(of.before),
+        taps(kernel),
+        width((given + of.before + of.after + of.stride - 1) / of.stride) {}
+  std::int64_t phase(std::int64_t tap) const { return tap * dilation % stride; }
+  std::int64_t shift(std::int64_t tap) const { return tap * dilation / stride; }
+};
+
+/// The convolution of one call. Elements of the padded input are sorted by phase, so that each tap reads places side by side: [phase y][phase x][row][column].
+/// Such planes of four channels (or taps) are interleaved. Places of the output are those of a plane, row behind row: behind the end of each row lie some that nobody asked for.
+class Run {
+ public:
+  Run(const PackedConvInteger& weights, const Tensor& x, std::int32_t zero, const ConvIntegerSteps& steps, const Tensor& out)
+      : weights_(weights),
+        form_(conv_integer_form(weights.desc, weights.dims)),
+        y_(weights.dims.rank() == 4 ? Axis(weights.desc.axes[0], x.dim(2), weights.dims[2]) : Axis({}, 1, 1)),
+        x_(weights.desc.axes.back(), x.dim(-1), weights.dims[-1]),
+        from_(static_cast<const std::uint8_t*>(x.raw())),
+        flip_(x.dtype() == DType::i8 ? 0x80 : 0),
+        zero_(zero + flip_),
+        steps_(steps),
+        out_(static_cast<std::uint8_t*>(out.raw_mutable())),
+        batch_(x.dim(0)),
+        plane_(y_.width * x_.width),
+        kernels_(int8_kernels()) {
+    direct_ = flip_ == 0 && y_.stride == 1 && x_.stride == 1 && y_.width == y_.extent && x_.width == x_.extent;
+    shared_ = form_.by_taps && x_.stride == 1;
+    lanes_ = (form_.by_taps ? (shared_ ? 1 : form_.fours) * y_.stride : form_.fours * y_.stride * x_.stride) * plane_ + conv_places +
+             4 * form_.fours * x_.dilation;
+    planes_ = y_.stride * x_.stride * plane_ + 4 * x_.dilation + 4;
+    for (std::int64_t c = 0; c < (form_.by_taps ? 1 : form_.fours); ++c)
+      for (std::int64_t ky = 0; ky < y_.taps; ++ky)
+        for (std::int64_t kx = 0; kx < (form_.by_taps ? form_.fours : x_.taps); ++kx) {
+          const std::int64_t row = y_.shift(ky) * x_.width, phase = y_.phase(ky);
+          if (!form_.by_taps)
+            offsets_.push_back(((c * y_.stride + phase) * x_.stride + x_.phase(kx)) * plane_ + row + x_.shift(kx));
+          else
+            offsets_.push_back(((shared_ ? 0 : kx) * y_.stride + phase) * plane_ + row + (shared_ ? 4 * kx * x_.dilation : 0));
+        }
+    places_ = (y_.out - 1) * x_.width + x_.out;
+    blocks_ = (places_ + conv_places - 1) / conv_places;
+  }
+
+  std::int64_t scratch() const { return batch_ * form_.groups * lanes_ * 4; }
+
+  void run(std::uint8_t* fours, ThreadTeam& team) const {
+    const std::int64_t parts = form_.by_taps ? 1 : form_.fours;
+    team.parallel(batch_ * form_.groups * parts, std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, planes_)),
+                  [&](std::int64_t begin, std::int64_t end) {
+                    std::vector<std::uint8_t> room(static_cast<std::size_t>(direct_ && !form_.by_taps ? 0 : 4 * planes_));
+                    for (std::int64_t i = begin; i < end; ++i) arrange(i / parts, i % parts, room.data(), fours + i / parts * lanes_ * 4);
+                  });
+    team.parallel(batch_ * form_.groups * blocks_, std::max<std::int64_t>(1, 1024 / std::max<std::int64_t>(1, form_.steps())),
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t i = begin; i < end; ++i) multiply(i / blocks_, i % blocks_, fours + i / blocks_ * lanes_ * 4);
+                  });
+  }
+
+ private:
+  /// One channel sorted by phase, what is padding as zero.
+  void sort(const std::uint8_t* from, std::uint8_t* to) const {
+    for (std::int64_t py = 0; py < y_.stride; ++py)
+      for (std::int64_t px = 0; px < x_.stride; ++px)
+        for (std::int64_t r = 0; r < y_.width; ++r, to += x_.width) {
+          const std::int64_t row = r * y_.stride + py - y_.before;
+          std::memset(to, zero_, static_cast<std::size_t>(x_.width));
+          if (row < 0 || row >= y_.extent) continue;
+          const std::uint8_t* const line = from + row * x_.extent;
+          const std::int64_t first = px - x_.before;  // of the columns, less those in front of the input
+          const std::int64_t begin = first >= 0 ? 0 : (-first + x_.stride - 1) / x_.stride;
+          const std::int64_t end = std::min(x_.width, (x_.extent - first + x_.stride - 1) / x_.stride);
+          if (x_.stride == 1 && flip_ == 0) {
+            if (end > begin) std::memcpy(to + begin, line + begin + first, static_cast<std::size_t>(end - begin));
+          } else {
+            for (std::int64_t c = begin; c < end; ++c) to[c] = static_cast<std::uint8_t>(line[c * x_.stride + first] ^ flip_);
+          }
+        }
+  }
+
+  /// Four channels, or all taps of the one channel, of group `group` of all images.
+  void arrange(std::int64_t group, std::int64_t part, std::uint8_t* room, std::uint8_t* to) const {
+    const std::int64_t first = group * form_.channels, area = y_.extent * x_.extent;
+    const std::int64_t all = y_.stride * x_.stride * plane_;
+    const std::uint8_t* from[4];
+    if (!form_.by_taps) {
+      for (std::int64_t j = 0; j < 4; ++j) {
+        // Behind the last channel the weights are zeros.
+        const std::int64_t channel = std::min(part * 4 + j, form_.channels - 1);
+        from[j] = from_ + (first + channel) * area;
+        if (direct_) continue;
+        sort(from[j], room + j * planes_);
+        from[j] = room + j * planes_;
+      }
+      return kernels_.interleave(from, all, to + part * all * 4);
+    }
+    sort(from_ + first * area, room);
+    std::memset(room + all, 0, static_cast<std::size_t>(planes_ - all));
+    for (std::int64_t four = 0; four < (shared_ ? 1 : form_.fours); ++four)
+      for (std::int64_t py = 0; py < y_.stride; ++py) {
+        for (std::int64_t j = 0; j < 4; ++j) {
+          // Behind the last tap the weights are zeros.
+          const std::int64_t tap = shared_ ? j : std::min(four * 4 + j, x_.taps - 1);
+          from[j] = room + (py * x_.stride + x_.phase(tap)) * plane_ + x_.shift(tap);
+        }
+        // A shift reads behind the plane: places that nobody asked for.
+        kernels_.interleave(from, plane_, to + (four * y_.stride + py) * plane_ * 4);
+      }
+  }
+
+  /// All units of a group at some places.
+  void multiply(std::int64_t group, std::int64_t block, const std::uint8_t* fours) const {
+    alignas(64) std::int32_t sums[conv_units * conv_places], windows[conv_places];
+    const std::int64_t at = group % form_.groups, first = block * conv_places;
+    const std::int8_t* const weights = weights_.data.data<std::int8_t>() + at * form_.group_stride();
+    ConvBytesCall call{fours + first * 4, offsets_.data(), form_.steps(), weights, 1, std::min(conv_places, places_ - first), windows};
+    if (!weights_.zeros.empty()) {
+      call.weights = weights + form_.units * form_.steps() * 4;
+      kernels_.conv(call);
+    }
+    call.sums = sums;
+    for (std::int64_t unit = 0; unit < form_.units; unit += conv_units) {
+      call.units = std::min(conv_units, form_.units - unit);
+      call.weights = weights + unit * form_.steps() * 4;
+      kernels_.conv(call);
+      for (std::int64_t u = 0; u < call.units; ++u) complete(at * form_.units + unit + u, call.places, windows, sums + u * conv_places);
+      store(group / form_.groups, at * form_.units + unit, call.units, first, call.places, sums);
+    }
+  }
+
+  /// Takes off what the zeros make too much, and adds what belongs to the unit.
+  void complete(std::int64_t unit, std::int64_t places, const std::int32_t* windows, std::int32_t* sums) const {
+    const auto at = static_cast<std::size_t>(unit);
+    const std::int32_t off = zero_ * weights_.sums[at] - (weights_.added.empty() ? 0 : weights_.added[at]);
+    for (std::int64_t i = 0; i < places; ++i) sums[i] -= off;
+    if (weights_.zeros.empty()) return;
+    const std::int32_t zero = weights_.zeros[at];
+    for (std::int64_t i = 0; i < places; ++i) sums[i] -= zero * windows[i];
+  }
+
+  /// Writes places of the output among those from `first` on.
+  void store(std::int64_t image, std::int64_t unit, std::int64_t units, std::int64_t first, std::int64_t places,
+             const std::int32_t* sums) const {
+    const std::int64_t area = y_.out * x_.out;
+    const auto size = static_cast<std::int64_t>(size_of(steps_.to));
+    std::uint8_t* const to = out_ + (image * form_.groups * form_.units + unit) * area * size;
+    const bool whole = x_.width == x_.out;
+    for (std::int64_t done = 0; done < places;) {
+      const std::int64_t row = whole ? 0 : (first + done) / x_.width, column = whole ? first + done : (first + done) % x_.width;
+      const std::int64_t left = whole ? places - done : std::min(places - done, x_.width - column);
+      const std::int64_t count = whole ? left : std::min(left, x_.out - column);
+      if (count > 0) finish(unit, units, count, area, sums + done, to + (row * x_.out + column) * size);
+      done += left;
+    }
+  }
+
+  void finish(std::int64_t unit, std::int64_t units, std::int64_t count, std::int64_t area, const std::int32_t* sums,
+              std::uint8_t* to) const {
+    if (steps_.to == DType::i32) {
+      for (std::int64_t u = 0; u < units; ++u)
+        std::memcpy(to + u * area * 4, sums + u * conv_places, static_cast<std::size_t>(count) * sizeof(std::int32_t));
+      return;
+    }
+    ArithmeticCall<float> call;
+    call.steps = steps_.steps.data();
+    call.step_count = std::ssize(steps_.steps);
+    call.input_count = std::ssize(steps_.operands) + 1;
+    call.inputs[0] = {reinterpret_cast<const float*>(sums), conv_places, false};
+    for (std::size_t i = 0; i < steps_.operands.size(); ++i) {
+      const bool one = steps_.operands[i].elements() == 1;
+      call.inputs[i + 1] = {static_cast<const float*>(steps_.operands[i].raw()) + (one ? 0 : unit), one ? 0 : 1, true};
+    }
+    call.from = DType::i32;
+    call.to = steps_.to;
+    call.out = reinterpret_cast<float*>(to);
+    call.out_row = area;
+    call.rows = units;
+    call.count = count;
+    arithmetic_rows(call);
+  }
+
+  const PackedConvInteger& weights_;
+  ConvIntegerForm form_;
+  Axis y_, x_;
+  const std::uint8_t* from_;
+  int flip_;
+  std::int32_t zero_;
+  const ConvIntegerSteps& steps_;
+  std::uint8_t* out_;
+  std::int64_t batch_, plane_, lanes_ = 0, planes_ = 0, places_ = 0, blocks_ = 0;
+  bool direct_ = false, shared_ = false;
+  std::vector<std::int64_t> offsets_;
+  const Int8Kernels& kernels_;
+};
+
+}  // namespace
+
+ConvIntegerForm conv_integer_form(const ConvDesc& desc, const DDim& weights) {
+  ConvIntegerForm form{};
+  form.groups = desc.groups;
+  form.units = weights[0] / desc.groups;
+  form.channels = weights[1];
+  form.taps[0] = weights.rank() == 4 ? weights[2] : 1;
+  form.taps[1] = weights[-1];
+  form.by_taps = form.channels == 1;
+  form.fours = ((form.by_taps ? form.taps[1] : form.channels) + 3) / 4;
+  return form;
+}
+
+void conv_integer(const PackedConvInteger& weights, const Tensor& x, std::int32_t zero, const ConvIntegerSteps& steps, const Tensor& out,
+                  KernelContext& context) {
+  const Run run(weights, x, zero, steps, out);
+  const Tensor room(DType::u8, DDim{run.scratch()}, context.workspace());
+  run.run(static_cast<std::uint8_t*>(room.raw_mutable()), context.team());
+}
+
+}  // namespace millrace::cpu

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <millrace/kernels/conv_integer.h>
+#include <millrace/tensor/kernel_context.h>
+
+namespace millrace::cpu {
+
+/// How a convolution reads bytes four at a time: a lane of 32 bits holds four channels of one place or, of groups with one channel, four taps along the last axis.
+/// Weights are [group][unit, and a last one that sums the elements][step][4]; a step is one such four for one tap.
+struct ConvIntegerForm {
+  std::int64_t groups, units, channels;  ///< of a group
+  std::int64_t taps[2];                  ///< along the axis in front, which a convolution along one axis has not, and along the last one
+  bool by_taps;
+  std::int64_t fours;  ///< of channels, or of taps along the last axis
+
+  std::int64_t steps() const { return by_taps ? taps[0] * fours : fours * taps[0] * taps[1]; }
+  std::int64_t group_stride() const { return (units + 1) * steps() * 4; }
+};
+ConvIntegerForm conv_integer_form(const ConvDesc& desc, const DDim& weights);
+
+/// All of it; `out` [N, M, L1 (, L2)] is row-major.
+void conv_integer(const PackedConvInteger& weights, const Tensor& x, std::int32_t zero, const ConvIntegerSteps& steps, const Tensor& out,
+                  KernelContext& context);
+
+}  // namespace millrace::cpu
