@@ -715,13 +715,13 @@ TEST_CASE("A loop over an extent that the tensor of its steps has stretched make
 TEST_CASE("Rows of a convolution that looks ahead along both axes may be made in fours, those of a causal one and of a loop may not") {
   Random random(2);
   const Tensor w = random_tensor(random, {8, 8, 3, 3}), x = random_tensor(random, {2, 8, 9, 20});
-  const auto convolution = [&](const Ints& pads) {
+  const auto convolution = [&](const Ints& pads, const Ints& dims) {
     GraphBuilder graph;
-    graph.input("x", {-1, 8, 9, -1}).output("y").initializer("w", w);
+    graph.input("x", dims).output("y").initializer("w", w);
     graph.node("Conv", {"x", "w"}, {"y"}).set("pads", pads);
     return parse(graph);
   };
-  const Program both = convolution({1, 1, 1, 1});
+  const Program both = convolution({1, 1, 1, 1}, {-1, 8, 9, -1});
   CHECK(find_op(both, "conv1d").attributes.get_or("winograd", false));
   Program exact = both;
   for (Op& op : exact.block(0).ops)
@@ -732,8 +732,18 @@ TEST_CASE("Rows of a convolution that looks ahead along both axes may be made in
   REQUIRE(found.dims() == wanted.dims());
   for (std::int64_t i = 0; i < found.elements(); ++i)
     CHECK(found.data<float>()[i] == doctest::Approx(wanted.data<float>()[i]).epsilon(1e-4));
-  CHECK(!find_op(convolution({1, 2, 1, 0}), "conv1d").attributes.get_or("winograd", false));
-  CHECK(!find_op(convolution({2, 1, 0, 1}), "conv1d").attributes.get_or("winograd", false));
+  CHECK(!find_op(convolution({1, 2, 1, 0}, {-1, 8, 9, -1}), "conv1d").attributes.get_or("winograd", false));
+  CHECK(!find_op(convolution({2, 1, 0, 1}, {-1, 8, -1, 20}), "conv1d").attributes.get_or("winograd", false));
+  // No sequence goes along an axis of known extent.
+  CHECK(find_op(convolution({2, 1, 0, 1}, {-1, 8, 9, -1}), "conv1d").attributes.get_or("winograd", false));
+  CHECK(find_op(convolution({2, 2, 0, 0}, {-1, 8, 9, 20}), "conv1d").attributes.get_or("winograd", false));
+
+  GraphBuilder windows;  // what looks ahead of the last row is in the results of all windows behind
+  windows.input("x", {-1, 8, -1, -1}).output("y").initializer("w", w);
+  windows.node("Conv", {"x", "w"}, {"c"}).set("pads", Ints{1, 1, 1, 1});
+  windows.node("MaxPool", {"c"}, {"m"}).set("kernel_shape", Ints{3, 3}).set("strides", Ints{2, 2});
+  windows.node("Conv", {"m", "w"}, {"y"});
+  CHECK(find_op(parse(windows), "conv1d").attributes.get_or("winograd", false));
 
   GraphBuilder cut;
   cut.input("x", {-1, 8, 9, -1}).output("y").initializer("w", w).initializer("zero", list({0})).initializer("two", list({2}));
