@@ -86,80 +86,102 @@ class Group {
     return each;
   }
   std::int64_t work() const { return width_ * k_ * units_; }
-  std::int64_t room() const { return width_ * (k_ * together_ + units_); }
+  std::int64_t room() const { return width_ * (k_ * together_ + (k_ > k_block ? units_ : 0)); }
 
   /// Panels [first, last); `room` elements of memory from the start of a cache line on.
   void run(std::int64_t first, std::int64_t last, const T* bias, T* room) const {
     std::vector<PlaceRun> segments;  // of one panel, in the results of an output channel
     std::vector<std::int64_t> places(static_cast<std::size_t>(width_));
+    Stores stores;  // of the panels that wait
     ConvCall<T> call;
     call.units = units_;
     call.bias = bias == nullptr ? nullptr : bias + first_unit_;
     call.relu = desc_.relu;
-    ConvCall<T> waiting;  // panels side by side
-    waiting.panels = 0;
+    call.sums = room + width_ * k_ * together_;
+    call.out = out_ + first_unit_ * places_;
+    call.out_stride = places_;
+    call.panels = 0;
     for (std::int64_t panel = first; panel < last; ++panel) {
       segments.clear();
-      call.x = room;
-      call.offsets = packed_.data();
-      call.copy = nullptr;
-      call.block_k = nullptr;
-      call.vectors = panel_vectors;
-      call.k = k_;
-      call.weights = weights_;
+      ConvCall<T> next = call;
+      next.panels = 1;
+      next.x = room;
+      next.offsets = packed_.data();
+      next.copy = nullptr;
+      next.block_k = nullptr;
+      next.vectors = panel_vectors;
+      next.k = k_;
+      next.weights = weights_;
       if (adjoining_) {
         const std::int64_t image = panel / panels_of(between_), begin = panel % panels_of(between_) * width_;
         const std::int64_t count = std::min(width_, between_ - begin);
         const T* from = x_ + image * plane_image_ + begin;
         find_segments(image, begin, begin + count, segments);
         if (count == width_) {
-          call.x = from;
-          call.offsets = offsets_.data();
-          call.copy = units_ < copied_units ? nullptr : room;
+          next.x = from;
+          next.offsets = offsets_.data();
+          next.copy = units_ < copied_units ? nullptr : room;
           if (const SeenTaps<T>* const seen = seen_of(segments, image)) {
-            call.offsets = seen->offsets.data();
-            call.block_k = seen->block_k.data();
-            call.k = std::ssize(seen->offsets);
-            call.weights = seen->weights.get();
+            next.offsets = seen->offsets.data();
+            next.block_k = seen->block_k.data();
+            next.k = std::ssize(seen->offsets);
+            next.weights = seen->weights.get();
+          }
+          if (call.panels > 0 && call.panels < together_ && call.offsets == next.offsets && next.x == call.x + call.panels * width_) {
+            stores.add(segments, width_);
+            ++call.panels;
+            continue;
           }
         } else {  // no element behind the last is there
-          finish(waiting);
-          call.vectors = vectors_of(count);
+          finish(call, stores);
+          next.vectors = vectors_of(count);
           pack_adjoining(from, count, room);
         }
       } else {
         const std::int64_t begin = panel * width_;
         const std::int64_t count = std::min(width_, images_ * places_ - begin);
-        finish(waiting);
+        finish(call, stores);
         find_places(begin, count, places.data(), segments);
-        call.vectors = vectors_of(count);
+        next.vectors = vectors_of(count);
         pack_places(places.data(), count, room);
       }
-      T* out = out_ + first_unit_ * places_;
-      const bool direct = segments.size() == 1 && segments[0].count == width_;
-      call.out = direct ? out + segments[0].start : room + width_ * k_ * together_;
-      call.out_stride = direct ? places_ : width_;
-      const std::int64_t waits = waiting.panels * width_;
-      if (direct && waits > 0 && waiting.panels < together_ && call.offsets == waiting.offsets && call.x == waiting.x + waits &&
-          call.out == waiting.out + waits) {
-        ++waiting.panels;
-        continue;
-      }
-      finish(waiting);
-      if (direct) {
-        waiting = call;
-        continue;
-      }
-      conv_panel(call);
-      unpack_runs(call.out, width_, units_, segments.data(), std::ssize(segments), places_, out);
+      finish(call, stores);
+      call = next;
+      stores.add(segments, width_);
     }
-    finish(waiting);
+    finish(call, stores);
   }
 
  private:
-  static void finish(ConvCall<T>& waiting) {
+  /// Where the vectors of some panels go.
+  struct Stores {
+    std::vector<PlaceStore> stores;
+    std::vector<std::int32_t> begins{0};
+
+    /// One panel more, of `width` places.
+    void add(const std::vector<PlaceRun>& segments, std::int64_t width) {
+      const std::int64_t lanes = width / panel_vectors;
+      auto next = segments.begin();
+      for (std::int64_t begin = 0; begin < width; begin += lanes) {
+        while (next != segments.end() && next->first + next->count <= begin) ++next;
+        for (auto at = next; at != segments.end() && at->first < begin + lanes; ++at) {
+          const std::int64_t from = std::max(begin, at->first), to = std::min(begin + lanes, at->first + at->count);
+          stores.push_back({static_cast<int>(from - begin), static_cast<int>(to - from), at->start + from - at->first});
+        }
+        begins.push_back(static_cast<std::int32_t>(stores.size()));
+      }
+    }
+    void clear() {
+      stores.clear();
+      begins.resize(1);
+    }
+  };
+  static void finish(ConvCall<T>& waiting, Stores& stores) {
+    waiting.stores = stores.stores.data();
+    waiting.begins = stores.begins.data();
     if (waiting.panels > 0) conv_panel(waiting);
     waiting.panels = 0;
+    stores.clear();
   }
   std::int64_t panels_of(std::int64_t count) const { return (count + width_ - 1) / width_; }
   /// Vectors that hold `count` places of a panel.
