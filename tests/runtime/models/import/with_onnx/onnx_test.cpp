@@ -764,6 +764,28 @@ TEST_CASE("Rows of a convolution that looks ahead along both axes may be made in
   CHECK(!find_op(parse(graph), "conv1d", 1).attributes.get_or("winograd", false));
 }
 
+TEST_CASE("Resize leaves axes of scale 1 alone, where infinity would meet a weight of 0") {
+  GraphBuilder graph;
+  graph.input("x", {1, 2, 1, 3}).output("y").initializer("scales", Tensor::from<float>({1, 1, 1, 2}));
+  graph.node("Resize", {"x", "", "scales"}, {"y"}).set("mode", std::string("linear"));
+  const float infinity = std::numeric_limits<float>::infinity();
+  const Tensor x = Tensor::from<float>({infinity, 0, 4, 1, 2, 3}, {1, 2, 1, 3});
+  CHECK(testing::on_cpu(parse(graph), {{"x", x}})["y"].tensor().to_vector<float>() ==
+        std::vector<float>{infinity, infinity, infinity, 1, 3, 4, 1, 1.25, 1.75, 2.25, 2.75, 3});
+}
+
+TEST_CASE("An average over windows of as many elements each has one quotient, of windows at edges one along each axis") {
+  const auto quotients = [](const Ints& pads) {
+    GraphBuilder graph;
+    graph.input("x", {1, 2, -1, 9}).output("y");
+    graph.node("AveragePool", {"x"}, {"y"}).set("kernel_shape", Ints{3, 3}).set("pads", pads);
+    const Program program = parse(graph);
+    return std::count_if(program.block(0).ops.begin(), program.block(0).ops.end(), [](const Op& op) { return op.type == "div"; });
+  };
+  CHECK(quotients({0, 0, 0, 0}) == 1);
+  CHECK(quotients({0, 1, 0, 0}) == 2);
+}
+
 TEST_CASE("A convolution whose last places a slice cuts off is one with less padding behind, and goes live") {
   for (const bool by_extent : {false, true}) {
     INFO("by extent ", by_extent);
