@@ -111,8 +111,19 @@ VarId resized(Importer& to, const Form& form, const Axis& axis, VarId x) {
       weights = f.where(there, weights, f.number(0));
     }
     if (form.exclude || form.antialias) weights = f.over(weights, f.reduced("sum", weights, {1}, true));
-    const VarId terms = sums.times(picked(neighbours), along(to, sums.taken(weights), axis.axis, rank, 1));
-    made = sums.reduced("sum", terms, {axis.axis + 1}, false);
+    const VarId factors = sums.taken(weights);
+    if (form.antialias) {  // as many neighbours as the scale wants
+      made = sums.reduced("sum", sums.times(picked(neighbours), along(to, factors, axis.axis, rank, 1)), {axis.axis + 1}, false);
+    } else {
+      const auto of = [&](VarId all, std::int64_t i) {
+        return to.emit1("squeeze", {to.emit1("slice", {all}, {{"starts", Ints{i}}, {"ends", Ints{i + 1}}, {"axes", Ints{1}}})},
+                        {{"axes", Ints{1}}});
+      };
+      for (std::int64_t i = 0; i < 2 * static_cast<std::int64_t>(reach); ++i) {
+        const VarId term = sums.times(picked(of(neighbours, i)), along(to, of(factors, i), axis.axis, rank, 0));
+        made = i == 0 ? term : sums.plus(made, term);
+      }
+    }
   }
   if (form.coordinates != "tf_crop_and_resize") return made;
   const VarId there = f.op("logical_and", f.op("greater_equal", place, 0.0), f.op("less_equal", place, last));

@@ -106,7 +106,11 @@ class Phases {
   Phases(Importer& to, const std::vector<Spread>& spreads, std::int64_t group) : to_(to), spreads_(spreads), group_(group) {
     for (const Spread& spread : spreads) {
       const std::int64_t stride = spread.window.stride, least = spread.window.kernel + spread.more - spread.after;
-      taps_.push_back(std::max((spread.window.kernel + stride - 1) / stride, (least + stride - 1) / stride));
+      const std::int64_t taps = std::max((spread.window.kernel + stride - 1) / stride, (least + stride - 1) / stride);
+      taps_.push_back(taps);
+      // Places of all phases that are cut off are not made.
+      const std::int64_t behind = taps * stride - spread.window.kernel + spread.after - spread.more;
+      ends_.push_back({std::min(spread.before / stride, taps - 1), std::min(behind / stride, taps - 1), behind});
       all_ *= stride;
     }
   }
@@ -115,7 +119,8 @@ class Phases {
     const DDim dims = *to_.type(w).shape;
     const std::int64_t units = dims[1] * group_;
     std::vector<Window> windows;
-    for (const std::int64_t taps : taps_) windows.push_back({.kernel = taps, .before = taps - 1, .after = taps - 1});
+    for (std::size_t i = 0; i < taps_.size(); ++i)
+      windows.push_back({.kernel = taps_[i], .before = taps_[i] - 1 - ends_[i].first, .after = taps_[i] - 1 - ends_[i].last});
     const VarId made = convolved(to_, x, weights(w, dims), bias == no_var ? no_var : repeated(bias, units), group_, windows);
     return cut(between(made, units));
   }
@@ -174,9 +179,8 @@ class Phases {
   }
   VarId cut(VarId x) {
     for (std::size_t i = 0; i < taps_.size(); ++i) {
-      const Spread& spread = spreads_[i];
-      const std::int64_t beyond = taps_[i] * stride(i) - spread.window.kernel;  // behind the last element that a tap reaches
-      x = fitted(to_, x, static_cast<int>(i) + 2, -spread.before, spread.more - spread.after - beyond);
+      const Ends& ends = ends_[i];
+      x = fitted(to_, x, static_cast<int>(i) + 2, ends.first * stride(i) - spreads_[i].before, ends.last * stride(i) - ends.behind);
     }
     return x;
   }
@@ -184,8 +188,13 @@ class Phases {
   Importer& to_;
   const std::vector<Spread>& spreads_;
   std::int64_t group_;
-  std::int64_t all_ = 1;            // phases
+  std::int64_t all_ = 1;  // phases
+  /// Places of a phase that are not made, at both ends; and the elements of all phases that are cut off behind.
+  struct Ends {
+    std::int64_t first, last, behind;
+  };
   std::vector<std::int64_t> taps_;  // of a phase, along each axis
+  std::vector<Ends> ends_;
 };
 
 void conv_transpose(Importer& to, const Node& node, const char*) {

@@ -764,10 +764,46 @@ TEST_CASE("Rows of a convolution that looks ahead along both axes may be made in
   CHECK(!find_op(parse(graph), "conv1d", 1).attributes.get_or("winograd", false));
 }
 
+TEST_CASE("A transposed convolution gives what its sums say, whatever its pads cut off and however many taps a phase has") {
+  for (const std::uint64_t seed : testing::seeds(60)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const std::int64_t groups = random.between(1, 3), in = random.between(1, 3), units = random.between(1, 6),
+                       length = random.between(1, 40);
+    const std::int64_t kernel = random.between(1, 7), stride = random.between(1, 4), before = random.between(0, kernel - 1);
+    const std::int64_t after = random.between(0, kernel - 1), more = random.between(0, stride - 1);
+    const std::int64_t out = (length - 1) * stride + kernel - before - after + more;
+    if (out < 1) continue;
+    const Tensor x = random_tensor(random, {1, groups * in, length}), w = random_tensor(random, {groups * in, units, kernel});
+    const Tensor bias = random_tensor(random, {groups * units});
+    GraphBuilder graph;
+    graph.input("x", {-1, groups * in, -1}).output("y").initializer("w", w).initializer("b", bias);
+    graph.node("ConvTranspose", {"x", "w", "b"}, {"y"})
+        .set("pads", Ints{before, after})
+        .set("strides", Ints{stride})
+        .set("group", static_cast<int>(groups))
+        .set("output_padding", Ints{more});
+    std::vector<double> wanted(static_cast<std::size_t>(groups * units * out));
+    for (std::int64_t unit = 0; unit < groups * units; ++unit)
+      for (std::int64_t o = 0; o < out; ++o) {
+        double sum = bias.data<float>()[unit];
+        for (std::int64_t c = unit / units * in; c < (unit / units + 1) * in; ++c)
+          for (std::int64_t i = 0; i < length; ++i)
+            if (const std::int64_t tap = o + before - i * stride; tap >= 0 && tap < kernel)
+              sum += double{x.data<float>()[c * length + i]} * w.data<float>()[(c * units + unit % units) * kernel + tap];
+        wanted[static_cast<std::size_t>(unit * out + o)] = sum;
+      }
+    const Tensor found = testing::on_cpu(parse(graph), {{"x", x}})["y"].tensor().copy_to(CpuPlace{});
+    REQUIRE(found.dims() == DDim{1, groups * units, out});
+    for (std::int64_t i = 0; i < found.elements(); ++i)
+      CHECK(found.data<float>()[i] == doctest::Approx(wanted[static_cast<std::size_t>(i)]).epsilon(1e-5));
+  }
+}
+
 TEST_CASE("Resize leaves axes of scale 1 alone, where infinity would meet a weight of 0") {
   GraphBuilder graph;
   graph.input("x", {1, 2, 1, 3}).output("y").initializer("scales", Tensor::from<float>({1, 1, 1, 2}));
-  graph.node("Resize", {"x", "", "scales"}, {"y"}).set("mode", std::string("linear"));
+  graph.node("Resize", {"x", "", "scales"}, {"y"}).set("mode", "linear");
   const float infinity = std::numeric_limits<float>::infinity();
   const Tensor x = Tensor::from<float>({infinity, 0, 4, 1, 2, 3}, {1, 2, 1, 3});
   CHECK(testing::on_cpu(parse(graph), {{"x", x}})["y"].tensor().to_vector<float>() ==
