@@ -230,19 +230,22 @@ class Group {
 
   /// Of each k from the element that the first k of a place sees: over channels, then taps in row-major order.
   void find_offsets(const PaddedPlanes& form, const Tensor& weights) {
-    offsets_.reserve(static_cast<std::size_t>(k_));
     const DDim taps = weights.dims().erased(0).erased(0);
-    for (std::int64_t channel = 0; channel < weights.dim(1); ++channel) {
-      for (std::int64_t tap = 0; tap < taps.elements(); ++tap) {
-        std::int64_t offset = channel * form.strides[1], rest = tap;
-        for (int axis = taps.rank() - 1; axis >= 0; --axis) {
-          offset += form.offset_of(axis, desc_.axes[static_cast<std::size_t>(axis)], rest % taps[axis]);
-          rest /= taps[axis];
-        }
-        packed_.push_back(std::ssize(offsets_) * width_);
-        offsets_.push_back(offset);
+    std::vector<std::int64_t> of_taps(static_cast<std::size_t>(taps.elements()));
+    for (std::size_t tap = 0; tap < of_taps.size(); ++tap) {
+      auto rest = static_cast<std::int64_t>(tap);
+      for (int axis = taps.rank() - 1; axis >= 0; --axis) {
+        of_taps[tap] += form.offset_of(axis, desc_.axes[static_cast<std::size_t>(axis)], rest % taps[axis]);
+        rest /= taps[axis];
       }
     }
+    offsets_.reserve(static_cast<std::size_t>(k_));
+    packed_.reserve(static_cast<std::size_t>(k_));
+    for (std::int64_t channel = 0; channel < weights.dim(1); ++channel)
+      for (const std::int64_t offset : of_taps) {
+        packed_.push_back(std::ssize(offsets_) * width_);
+        offsets_.push_back(channel * form.strides[1] + offset);
+      }
   }
 
   /// A few elements, without a call.
