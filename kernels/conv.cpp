@@ -59,12 +59,22 @@ int idle_axis(const ConvDesc& desc, const Tensor& x, const Tensor& weights) {
 
 }  // namespace
 
-Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream) {
+std::shared_ptr<const ConvTaps> find_taps(const ConvDesc& desc, const Tensor& weights) {
+  const bool fits = weights.rank() == static_cast<int>(desc.axes.size()) + 2 && weights.rank() > 2 && weights.elements() > 0 &&
+                    desc.groups > 0 && weights.dim(0) % desc.groups == 0 && !cpu::is_depthwise(desc, weights);
+  if (!fits) return nullptr;
+  const Tensor given = weights.is_contiguous() ? weights : weights.copy_to(CpuPlace{});
+  if (weights.dtype() == DType::f64) return cpu::find_taps<double>(desc, given);
+  return weights.dtype() == DType::f32 ? cpu::find_taps<float>(desc, given) : nullptr;
+}
+
+Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream,
+            const std::shared_ptr<const ConvTaps>& taps) {
   const DDim dims = internal::conv_dims(desc, x, weights, bias, stream);
   if (const int axis = idle_axis(desc, x, weights); axis >= 0) {  // rows of one element would leave vectors empty
     ConvDesc others = desc;
     others.axes.erase(others.axes.begin() + (axis - 2));
-    return conv(others, x.select(axis, 0), weights.select(axis, 0), bias, stream).reshape(dims);
+    return conv(others, x.select(axis, 0), weights.select(axis, 0), bias, stream, taps).reshape(dims);
   }
   Tensor out(x.dtype(), dims, stream.memory());
   const Tensor rows = weights.is_contiguous() ? weights : internal::row_major("conv", weights, stream);
@@ -80,13 +90,13 @@ Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const 
   if (out.elements() == 0) return start(x, [](ThreadTeam&) {});
   if (!cpu::needs_planes(desc)) {
     const Tensor own = x.is_contiguous() ? x : internal::row_major("conv", x, stream);
-    return start(own, [=](ThreadTeam& team) { cpu::conv(desc, own, nullptr, rows, has_bias ? &addend : nullptr, out, team); });
+    return start(own, [=](ThreadTeam& team) { cpu::conv(desc, own, nullptr, rows, has_bias ? &addend : nullptr, out, team, taps.get()); });
   }
   const cpu::PaddedPlanes planes(desc, x.dims(), rows.dims());
   const Tensor own = !planes.split || x.is_contiguous() ? x : internal::row_major("conv", x, stream);
   const Tensor room(x.dtype(), DDim{planes.elements}, stream.memory());
   room.storage()->mark_written();
-  return start(own, [=](ThreadTeam& team) { cpu::conv(desc, own, &room, rows, has_bias ? &addend : nullptr, out, team); });
+  return start(own, [=](ThreadTeam& team) { cpu::conv(desc, own, &room, rows, has_bias ? &addend : nullptr, out, team, taps.get()); });
 }
 
 }  // namespace millrace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <millrace/tensor/stream.h>
@@ -28,8 +29,23 @@ struct ConvDesc {
   static std::int64_t out_extent(const Axis& axis, std::int64_t extent, std::int64_t kernel);
 };
 
+/// The taps that matter, where many weights are zero in a regular way, as those of a transposed convolution's phases are: runs of units of one group, with
+/// the k at which they have weights.
+struct ConvTaps {
+  struct Part {
+    std::int64_t units = 0;
+    std::vector<std::int64_t> k;  ///< ascending; all channels have the same taps
+    Tensor weights;               ///< [units, k]
+  };
+  std::vector<Part> parts;  ///< of all groups, group by group
+};
+/// Null where that would save little. For weights that are read often.
+std::shared_ptr<const ConvTaps> find_taps(const ConvDesc& desc, const Tensor& weights);
+
 /// x [N, in_channels, L1, …] of any strides, weights of as many axes, bias [out_channels] or null; f32 or f64 on host memory. Bits depend neither on N
-/// nor on threads. ShapeError, DTypeError, ArgumentError name both sides; PlaceError for other memory.
-Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream);
+/// nor on threads, nor on `taps`, those of these weights or null: an x with an element that is not finite meets all of them. ShapeError, DTypeError,
+/// ArgumentError name both sides; PlaceError for other memory.
+Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream,
+            const std::shared_ptr<const ConvTaps>& taps = nullptr);
 
 }  // namespace millrace

@@ -49,6 +49,7 @@ struct SeenTaps {
 template <class T>
 struct Planes {
   const T* first = nullptr;
+  std::int64_t elements = 0;
   PaddedPlanes form;
 };
 
@@ -57,7 +58,8 @@ struct Planes {
 template <class T>
 class Group {
  public:
-  Group(const ConvDesc& desc, const DDim& x_dims, const Planes<T>& planes, const Tensor& weights, const Tensor& out, std::int64_t group)
+  Group(const ConvDesc& desc, const DDim& x_dims, const Planes<T>& planes, const Tensor& weights, const Tensor& out, std::int64_t group,
+        const ConvTaps* taps)
       : desc_(desc), width_(panel_vectors * gemm_kernels().lanes<T>()), units_(weights.dim(0) / desc.groups) {
     const int spatial = static_cast<int>(desc.axes.size());
     k_ = weights.elements() / std::max<std::int64_t>(1, weights.dim(0));
@@ -72,13 +74,14 @@ class Group {
     plane_image_ = planes.form.strides[0];
     x_ = planes.first + group * weights.dim(1) * planes.form.strides[1];
     find_offsets(planes.form, weights);
+    if (taps != nullptr) take_parts(*taps);
     std::int64_t last = 0;
     for (int axis = 0; axis < spatial; ++axis)
       last += (extents_[static_cast<std::size_t>(axis)] - 1) * steps_[static_cast<std::size_t>(axis)];
     between_ = last + 1;
     together_ = std::max<std::int64_t>(1, near_bytes / std::max<std::int64_t>(1, k_ * width_ * static_cast<std::int64_t>(sizeof(T))));
     adjoining_ = between_ <= most_between * places_ && between_ >= width_;
-    if (adjoining_ && spatial == 2 && weights.dim(2) > 1) find_seen(x_dims[2], weights);
+    if (adjoining_ && spatial == 2 && weights.dim(2) > 1 && parts_.empty()) find_seen(x_dims[2], weights);
   }
 
   std::int64_t panels() const {
@@ -86,80 +89,140 @@ class Group {
     return each;
   }
   std::int64_t work() const { return width_ * k_ * units_; }
-  std::int64_t room() const { return width_ * (k_ * together_ + units_); }
+  std::int64_t room() const { return width_ * (k_ * together_ + (k_ > k_block ? units_ : 0)); }
 
   /// Panels [first, last); `room` elements of memory from the start of a cache line on.
   void run(std::int64_t first, std::int64_t last, const T* bias, T* room) const {
     std::vector<PlaceRun> segments;  // of one panel, in the results of an output channel
     std::vector<std::int64_t> places(static_cast<std::size_t>(width_));
+    Stores stores;  // of the panels that wait
     ConvCall<T> call;
     call.units = units_;
     call.bias = bias == nullptr ? nullptr : bias + first_unit_;
     call.relu = desc_.relu;
-    ConvCall<T> waiting;  // panels side by side
-    waiting.panels = 0;
+    call.sums = room + width_ * k_ * together_;
+    call.out = out_ + first_unit_ * places_;
+    call.out_stride = places_;
+    call.panels = 0;
     for (std::int64_t panel = first; panel < last; ++panel) {
       segments.clear();
-      call.x = room;
-      call.offsets = packed_.data();
-      call.copy = nullptr;
-      call.block_k = nullptr;
-      call.vectors = panel_vectors;
-      call.k = k_;
-      call.weights = weights_;
+      ConvCall<T> next = call;
+      next.panels = 1;
+      next.x = room;
+      next.offsets = packed_.data();
+      next.copy = nullptr;
+      next.block_k = nullptr;
+      next.vectors = panel_vectors;
+      next.k = k_;
+      next.weights = weights_;
       if (adjoining_) {
         const std::int64_t image = panel / panels_of(between_), begin = panel % panels_of(between_) * width_;
         const std::int64_t count = std::min(width_, between_ - begin);
         const T* from = x_ + image * plane_image_ + begin;
         find_segments(image, begin, begin + count, segments);
         if (count == width_) {
-          call.x = from;
-          call.offsets = offsets_.data();
-          call.copy = units_ < copied_units ? nullptr : room;
+          next.x = from;
+          next.offsets = offsets_.data();
+          next.copy = units_ < copied_units ? nullptr : room;
           if (const SeenTaps<T>* const seen = seen_of(segments, image)) {
-            call.offsets = seen->offsets.data();
-            call.block_k = seen->block_k.data();
-            call.k = std::ssize(seen->offsets);
-            call.weights = seen->weights.get();
+            next.offsets = seen->offsets.data();
+            next.block_k = seen->block_k.data();
+            next.k = std::ssize(seen->offsets);
+            next.weights = seen->weights.get();
+          }
+          if (call.panels > 0 && call.panels < together_ && call.offsets == next.offsets && next.x == call.x + call.panels * width_) {
+            stores.add(segments, width_);
+            ++call.panels;
+            continue;
           }
         } else {  // no element behind the last is there
-          finish(waiting);
-          call.vectors = vectors_of(count);
+          finish(call, stores);
+          next.vectors = vectors_of(count);
           pack_adjoining(from, count, room);
         }
       } else {
         const std::int64_t begin = panel * width_;
         const std::int64_t count = std::min(width_, images_ * places_ - begin);
-        finish(waiting);
+        finish(call, stores);
         find_places(begin, count, places.data(), segments);
-        call.vectors = vectors_of(count);
+        next.vectors = vectors_of(count);
         pack_places(places.data(), count, room);
       }
-      T* out = out_ + first_unit_ * places_;
-      const bool direct = segments.size() == 1 && segments[0].count == width_;
-      call.out = direct ? out + segments[0].start : room + width_ * k_ * together_;
-      call.out_stride = direct ? places_ : width_;
-      const std::int64_t waits = waiting.panels * width_;
-      if (direct && waits > 0 && waiting.panels < together_ && call.offsets == waiting.offsets && call.x == waiting.x + waits &&
-          call.out == waiting.out + waits) {
-        ++waiting.panels;
-        continue;
-      }
-      finish(waiting);
-      if (direct) {
-        waiting = call;
-        continue;
-      }
-      conv_panel(call);
-      unpack_runs(call.out, width_, units_, segments.data(), std::ssize(segments), places_, out);
+      finish(call, stores);
+      call = next;
+      stores.add(segments, width_);
     }
-    finish(waiting);
+    finish(call, stores);
   }
 
  private:
-  static void finish(ConvCall<T>& waiting) {
-    if (waiting.panels > 0) conv_panel(waiting);
+  /// Units that have the same taps.
+  struct Part {
+    std::int64_t first, units;
+    std::vector<std::int64_t> offsets, packed, block_k;
+    const T* weights;
+  };
+  void take_parts(const ConvTaps& taps) {
+    std::int64_t unit = 0;
+    for (const ConvTaps::Part& part : taps.parts) {
+      if (unit >= first_unit_ && unit < first_unit_ + units_) {
+        Part& made = parts_.emplace_back();
+        made.first = unit - first_unit_;
+        made.units = part.units;
+        made.weights = static_cast<const T*>(part.weights.raw());
+        made.block_k.assign(static_cast<std::size_t>(std::max<std::int64_t>(1, (k_ + k_block - 1) / k_block)), 0);
+        for (const std::int64_t k : part.k) {
+          made.offsets.push_back(offsets_[static_cast<std::size_t>(k)]);
+          made.packed.push_back(packed_[static_cast<std::size_t>(k)]);
+          ++made.block_k[static_cast<std::size_t>(k / k_block)];
+        }
+      }
+      unit += part.units;
+    }
+  }
+
+  /// Where the vectors of some panels go.
+  struct Stores {
+    std::vector<PlaceStore> stores;
+    std::vector<std::int32_t> begins{0};
+
+    /// One panel more, of `width` places.
+    void add(const std::vector<PlaceRun>& segments, std::int64_t width) {
+      const std::int64_t lanes = width / panel_vectors;
+      auto next = segments.begin();
+      for (std::int64_t begin = 0; begin < width; begin += lanes) {
+        while (next != segments.end() && next->first + next->count <= begin) ++next;
+        for (auto at = next; at != segments.end() && at->first < begin + lanes; ++at) {
+          const std::int64_t from = std::max(begin, at->first), to = std::min(begin + lanes, at->first + at->count);
+          stores.push_back({static_cast<int>(from - begin), static_cast<int>(to - from), at->start + from - at->first});
+        }
+        begins.push_back(static_cast<std::int32_t>(stores.size()));
+      }
+    }
+    void clear() {
+      stores.clear();
+      begins.resize(1);
+    }
+  };
+  void finish(ConvCall<T>& waiting, Stores& stores) const {
+    waiting.stores = stores.stores.data();
+    waiting.begins = stores.begins.data();
+    if (waiting.panels > 0 && parts_.empty()) conv_panel(waiting);
+    for (std::size_t i = 0; waiting.panels > 0 && i < parts_.size(); ++i) {
+      const Part& part = parts_[i];
+      ConvCall<T> one = waiting;
+      one.offsets = waiting.offsets == packed_.data() ? part.packed.data() : part.offsets.data();
+      one.block_k = part.block_k.data();
+      one.k = std::ssize(part.offsets);
+      one.weights = part.weights;
+      one.units = part.units;
+      if (part.units < copied_units) one.copy = nullptr;
+      if (waiting.bias != nullptr) one.bias = waiting.bias + part.first;
+      one.out = waiting.out + part.first * places_;
+      conv_panel(one);
+    }
     waiting.panels = 0;
+    stores.clear();
   }
   std::int64_t panels_of(std::int64_t count) const { return (count + width_ - 1) / width_; }
   /// Vectors that hold `count` places of a panel.
@@ -167,19 +230,22 @@ class Group {
 
   /// Of each k from the element that the first k of a place sees: over channels, then taps in row-major order.
   void find_offsets(const PaddedPlanes& form, const Tensor& weights) {
-    offsets_.reserve(static_cast<std::size_t>(k_));
     const DDim taps = weights.dims().erased(0).erased(0);
-    for (std::int64_t channel = 0; channel < weights.dim(1); ++channel) {
-      for (std::int64_t tap = 0; tap < taps.elements(); ++tap) {
-        std::int64_t offset = channel * form.strides[1], rest = tap;
-        for (int axis = taps.rank() - 1; axis >= 0; --axis) {
-          offset += form.offset_of(axis, desc_.axes[static_cast<std::size_t>(axis)], rest % taps[axis]);
-          rest /= taps[axis];
-        }
-        packed_.push_back(std::ssize(offsets_) * width_);
-        offsets_.push_back(offset);
+    std::vector<std::int64_t> of_taps(static_cast<std::size_t>(taps.elements()));
+    for (std::size_t tap = 0; tap < of_taps.size(); ++tap) {
+      auto rest = static_cast<std::int64_t>(tap);
+      for (int axis = taps.rank() - 1; axis >= 0; --axis) {
+        of_taps[tap] += form.offset_of(axis, desc_.axes[static_cast<std::size_t>(axis)], rest % taps[axis]);
+        rest /= taps[axis];
       }
     }
+    offsets_.reserve(static_cast<std::size_t>(k_));
+    packed_.reserve(static_cast<std::size_t>(k_));
+    for (std::int64_t channel = 0; channel < weights.dim(1); ++channel)
+      for (const std::int64_t offset : of_taps) {
+        packed_.push_back(std::ssize(offsets_) * width_);
+        offsets_.push_back(channel * form.strides[1] + offset);
+      }
   }
 
   /// A few elements, without a call.
@@ -322,16 +388,29 @@ class Group {
   std::vector<std::int64_t> packed_;                         // and in a packed panel
   std::vector<std::pair<std::int64_t, std::int64_t>> taps_;  // by row of the output: those along its axis that see x
   std::map<std::pair<std::int64_t, std::int64_t>, SeenTaps<T>> seen_;
+  std::vector<Part> parts_;  // empty: all units have all taps
   const T* weights_ = nullptr;
   const T* x_ = nullptr;
   T* out_ = nullptr;
 };
 
 template <class T>
+bool all_finite(const T* x, std::int64_t count) {
+  constexpr std::int64_t some = 4096;  // a loop over vectors
+  for (std::int64_t begin = 0; begin < count; begin += some) {
+    bool finite = true;
+    for (std::int64_t i = begin; i < std::min(count, begin + some); ++i) finite &= std::abs(x[i]) <= std::numeric_limits<T>::max();
+    if (!finite) return false;
+  }
+  return true;
+}
+
+template <class T>
 void run_groups(const ConvDesc& desc, const DDim& x_dims, const Planes<T>& planes, const Tensor& weights, const Tensor* bias,
-                const Tensor& out, ThreadTeam& team) {
+                const Tensor& out, ThreadTeam& team, const ConvTaps* taps) {
+  if (taps != nullptr && !all_finite(planes.first, planes.elements)) taps = nullptr;  // zero times infinity is NaN
   for (std::int64_t index = 0; index < desc.groups; ++index) {
-    const Group<T> group(desc, x_dims, planes, weights, out, index);
+    const Group<T> group(desc, x_dims, planes, weights, out, index, taps);
     const std::int64_t grain = std::max<std::int64_t>(1, thread_work / std::max<std::int64_t>(1, group.work()));
     team.parallel(group.panels(), grain, [&](std::int64_t first, std::int64_t last) {
       const auto room =
@@ -425,14 +504,15 @@ class PhaseSplit {
 
 template <class T>
 void run_type(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const Tensor& out,
-              ThreadTeam& team) {
+              ThreadTeam& team, const ConvTaps* taps) {
   const PaddedPlanes form(desc, x.dims(), weights.dims());
-  if (room == nullptr) return run_groups<T>(desc, x.dims(), {static_cast<const T*>(x.raw()), form}, weights, bias, out, team);
+  if (room == nullptr)
+    return run_groups<T>(desc, x.dims(), {static_cast<const T*>(x.raw()), x.elements(), form}, weights, bias, out, team, taps);
   if (form.split)
     PhaseSplit<T>(desc, form, x).run(static_cast<T*>(room->raw_mutable()), team);
   else
     pad_planes<T>(desc, form, x, *room, team);
-  run_groups<T>(desc, x.dims(), {static_cast<const T*>(room->raw()), form}, weights, bias, out, team);
+  run_groups<T>(desc, x.dims(), {static_cast<const T*>(room->raw()), form.elements, form}, weights, bias, out, team, taps);
 }
 
 }  // namespace
@@ -474,10 +554,45 @@ PaddedPlanes::PaddedPlanes(const ConvDesc& desc, const DDim& dims, const DDim& w
 }
 
 void conv(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const Tensor& out,
-          ThreadTeam& team) {
+          ThreadTeam& team, const ConvTaps* taps) {
   if (out.elements() == 0) return;
-  if (x.dtype() == DType::f64) return run_type<double>(desc, x, room, weights, bias, out, team);
-  run_type<float>(desc, x, room, weights, bias, out, team);
+  if (x.dtype() == DType::f64) return run_type<double>(desc, x, room, weights, bias, out, team, taps);
+  run_type<float>(desc, x, room, weights, bias, out, team, taps);
 }
+
+template <class T>
+std::shared_ptr<const ConvTaps> find_taps(const ConvDesc& desc, const Tensor& weights) {
+  constexpr std::int64_t few_units = 4;      // which would fill less than a tile
+  constexpr std::int64_t saved_of_all = 16;  // one in so many products is left out
+  const std::int64_t units = weights.dim(0), channels = weights.dim(1), taps = weights.elements() / (units * channels);
+  const auto* const from = static_cast<const T*>(weights.raw());
+  auto found = std::make_shared<ConvTaps>();
+  std::vector<bool> last;
+  std::int64_t products = 0;
+  for (std::int64_t unit = 0; unit < units; ++unit) {
+    std::vector<bool> there(static_cast<std::size_t>(taps), false);
+    for (std::int64_t i = 0; i < channels * taps; ++i)
+      if (from[unit * channels * taps + i] != T{0}) there[static_cast<std::size_t>(i % taps)] = true;  // NaN too
+    products += channels * std::count(there.begin(), there.end(), true);
+    if (unit % (units / desc.groups) == 0 || there != last) found->parts.emplace_back();
+    last = std::move(there);
+    ConvTaps::Part& part = found->parts.back();
+    if (++part.units > 1) continue;
+    for (std::int64_t i = 0; i < channels * taps; ++i)
+      if (last[static_cast<std::size_t>(i % taps)]) part.k.push_back(i);
+  }
+  const std::int64_t all = weights.elements();
+  if (all - products < all / saved_of_all || units < few_units * std::ssize(found->parts)) return nullptr;
+  const T* unit = from;
+  for (ConvTaps::Part& part : found->parts) {
+    part.weights = Tensor(weights.dtype(), DDim{part.units, std::ssize(part.k)});
+    T* to = static_cast<T*>(part.weights.raw_mutable());
+    for (std::int64_t i = 0; i < part.units; ++i, unit += channels * taps)
+      for (const std::int64_t k : part.k) *to++ = unit[k];
+  }
+  return found;
+}
+template std::shared_ptr<const ConvTaps> find_taps<float>(const ConvDesc& desc, const Tensor& weights);
+template std::shared_ptr<const ConvTaps> find_taps<double>(const ConvDesc& desc, const Tensor& weights);
 
 }  // namespace millrace::cpu

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <millrace/kernels/conv.h>
@@ -41,6 +42,12 @@ bool needs_planes(const ConvDesc& desc);
 /// conv of kernels/conv.h: weights and bias row-major; out row-major [N, out_channels, …]; `room`: PaddedPlanes::elements elements where
 /// `needs_planes`, else null. x is row-major, but where padding alone asks for room.
 void conv(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const Tensor& out,
-          ThreadTeam& team);
+          ThreadTeam& team, const ConvTaps* taps = nullptr);
+
+/// Of contiguous weights, at least one.
+template <class T>
+std::shared_ptr<const ConvTaps> find_taps(const ConvDesc& desc, const Tensor& weights);
+extern template std::shared_ptr<const ConvTaps> find_taps<float>(const ConvDesc& desc, const Tensor& weights);
+extern template std::shared_ptr<const ConvTaps> find_taps<double>(const ConvDesc& desc, const Tensor& weights);
 
 }  // namespace millrace::cpu

@@ -8,6 +8,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 #include <millrace/kernels/cpu/activation-inl.h>
+#include <millrace/kernels/cpu/partial-inl.h>
 #include <millrace/kernels/cpu/tile-inl.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -16,22 +17,78 @@ namespace millrace::cpu::HWY_NAMESPACE {
 /// How a tile reads the panel of places: from where it lies, from there to a packed copy, or from that copy, where no vector crosses a cache line.
 enum class Reads { plane, plane_to_copy, copy };
 
-/// `Rows` units from `unit` on, over the k of one block. As Tile (tile-inl.h), with the places in the lanes and each k where `offsets` says: nothing is
+/// Stores some lanes of vectors, the same of each of `Rows` units. No other element is touched.
+template <class T, int Rows, class D>
+HWY_INLINE void StoreLanes(D d, const hn::Vec<D> (&values)[Rows], const PlaceStore& store, T* to, std::int64_t stride) {
+  to += store.to;
+  if (static_cast<std::size_t>(store.count) == hn::Lanes(d)) {
+    for (int row = 0; row < Rows; ++row) hn::StoreU(values[row], d, to + row * stride);
+    return;
+  }
+#if HWY_TARGET == HWY_AVX3
+  // From lane 0 on, wherever that would lie: lanes without a mask bit are in no memory.
+  const auto last = static_cast<std::size_t>(store.first + store.count);
+  const auto mask = hn::AndNot(hn::FirstN(d, static_cast<std::size_t>(store.first)), hn::FirstN(d, last));
+  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(to) - static_cast<std::uintptr_t>(store.first) * sizeof(T);
+  for (int row = 0; row < Rows; ++row)
+    hn::BlendedStore(values[row], mask, d, reinterpret_cast<T*>(begin + static_cast<std::uintptr_t>(row * stride) * sizeof(T)));
+#else
+  // Lane `first` comes to lane 0.
+  const hn::RebindToSigned<D> numbers;
+  const auto wanted = hn::Iota(numbers, static_cast<hn::TFromD<decltype(numbers)>>(store.first));
+  const auto lane = hn::IndicesFromVec(d, hn::And(wanted, hn::Set(numbers, static_cast<hn::TFromD<decltype(numbers)>>(hn::Lanes(d) - 1))));
+  for (int row = 0; row < Rows; ++row)
+    StoreSome(d, hn::TableLookupLanes(values[row], lane), to + row * stride, static_cast<std::size_t>(store.count));
+#endif
+}
+
+struct TilePlace {
+  std::int64_t begin, end, unit;  // of k, and the first unit
+  const std::int32_t* stores;     // ConvCall::begins of the panel
+};
+
+/// Vectors `v` … of a tile behind its sums over one block of k: a loop that is unrolled, for sums stay in registers.
+template <int v, class D, class T, int Rows, int Vectors>
+HWY_INLINE void FinishVectors(D d, const ConvCall<T>& call, const TilePlace& at, const hn::Vec<D> (&sum)[Rows][Vectors]) {
+  constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
+  hn::Vec<D> total[Rows];
+  for (int row = 0; row < Rows; ++row) total[row] = sum[row][v];
+  T* const sums = call.sums + at.unit * panel_vectors * lanes + v * lanes;
+  if (at.begin > 0)
+    for (int row = 0; row < Rows; ++row) total[row] = hn::Add(hn::LoadU(d, sums + row * panel_vectors * lanes), total[row]);
+  if (at.end < call.k) {
+    for (int row = 0; row < Rows; ++row) hn::StoreU(total[row], d, sums + row * panel_vectors * lanes);
+  } else {
+    if (call.bias != nullptr)
+      for (int row = 0; row < Rows; ++row) total[row] = hn::Add(total[row], hn::Set(d, call.bias[at.unit + row]));
+    if (call.relu)
+      for (int row = 0; row < Rows; ++row) total[row] = KeepNaN(d, total[row], hn::Max(total[row], hn::Zero(d)));
+    T* const out = call.out + at.unit * call.out_stride;
+    for (std::int32_t i = at.stores[v]; i < at.stores[v + 1]; ++i) StoreLanes<T, Rows>(d, total, call.stores[i], out, call.out_stride);
+  }
+  if constexpr (v + 1 < Vectors) FinishVectors<v + 1>(d, call, at, sum);
+}
+
+/// `Rows` units from `unit` on of panel `panel`, over the k of one block. As Tile (tile-inl.h), with the places in the lanes and each k where `offsets` says: nothing is
 /// unfolded.
 template <class T, int Rows, Reads How, int Vectors>
-HWY_NOINLINE void ConvTile(const ConvCall<T>& call, std::int64_t begin, std::int64_t end, std::int64_t unit) {
+HWY_NOINLINE void ConvTile(const ConvCall<T>& call, std::int64_t begin, std::int64_t end, std::int64_t unit, std::int64_t panel) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
   const std::int64_t stride = call.k;
   const T* weights = call.weights + unit * call.k;
-  const T* x = call.x;
+  constexpr std::int64_t width = panel_vectors * lanes;
+  const T* x = call.x + panel * width;
   const std::int64_t* offsets = call.offsets;
-  [[maybe_unused]] T* copy = call.copy;
+  [[maybe_unused]] T* copy = How == Reads::plane ? nullptr : call.copy + panel * call.k * width;
+  const std::int32_t* const stores = call.begins + panel * panel_vectors;
+  T* const out = call.out + unit * call.out_stride;
   [[maybe_unused]] constexpr std::uintptr_t next_panel = static_cast<std::uintptr_t>(Vectors * lanes) * sizeof(T);
   // Units lie far apart: their lines come while the sums are made.
-  for (int row = 0; row < Rows; ++row)
-    for (int v = 0; v < Vectors; ++v) hwy::Prefetch(call.out + (unit + row) * call.out_stride + v * lanes);
+  for (int v = 0; v < Vectors; ++v)
+    if (stores[v] < stores[v + 1])
+      for (int row = 0; row < Rows; ++row) hwy::Prefetch(out + row * call.out_stride + call.stores[stores[v]].to);
   V sum[Rows][Vectors];
   for (int row = 0; row < Rows; ++row)
     for (int v = 0; v < Vectors; ++v) sum[row][v] = hn::Zero(d);
@@ -51,28 +108,19 @@ HWY_NOINLINE void ConvTile(const ConvCall<T>& call, std::int64_t begin, std::int
     }
     if constexpr (How != Reads::plane) copy += Vectors * lanes;
   }
-  const bool last = end == call.k;
-  for (int row = 0; row < Rows; ++row) {
-    T* to = call.out + (unit + row) * call.out_stride;
-    for (int v = 0; v < Vectors; ++v) {
-      V total = begin == 0 ? sum[row][v] : hn::Add(hn::LoadU(d, to + v * lanes), sum[row][v]);
-      if (last && call.bias != nullptr) total = hn::Add(total, hn::Set(d, call.bias[unit + row]));
-      if (last && call.relu) total = KeepNaN(d, total, hn::Max(total, hn::Zero(d)));
-      hn::StoreU(total, d, to + v * lanes);
-    }
-  }
+  FinishVectors<0>(d, call, TilePlace{begin, end, unit, stores}, sum);
 }
 
 template <class T, Reads How, int Vectors = panel_vectors>
-HWY_INLINE void RunTile(const ConvCall<T>& call, std::int64_t begin, std::int64_t end, std::int64_t unit, int height) {
+HWY_INLINE void RunTile(const ConvCall<T>& call, std::int64_t begin, std::int64_t end, std::int64_t unit, std::int64_t panel, int height) {
   switch (height) {
-    case 1: return ConvTile<T, 1, How, Vectors>(call, begin, end, unit);
-    case 2: return ConvTile<T, 2, How, Vectors>(call, begin, end, unit);
-    case 3: return ConvTile<T, 3, How, Vectors>(call, begin, end, unit);
+    case 1: return ConvTile<T, 1, How, Vectors>(call, begin, end, unit, panel);
+    case 2: return ConvTile<T, 2, How, Vectors>(call, begin, end, unit, panel);
+    case 3: return ConvTile<T, 3, How, Vectors>(call, begin, end, unit, panel);
 #if HWY_TARGET == HWY_AVX3
-    case 4: return ConvTile<T, 4, How, Vectors>(call, begin, end, unit);
-    case 5: return ConvTile<T, 5, How, Vectors>(call, begin, end, unit);
-    default: return ConvTile<T, 6, How, Vectors>(call, begin, end, unit);
+    case 4: return ConvTile<T, 4, How, Vectors>(call, begin, end, unit, panel);
+    case 5: return ConvTile<T, 5, How, Vectors>(call, begin, end, unit, panel);
+    default: return ConvTile<T, 6, How, Vectors>(call, begin, end, unit, panel);
 #else
     default: return;
 #endif
@@ -82,31 +130,23 @@ HWY_INLINE void RunTile(const ConvCall<T>& call, std::int64_t begin, std::int64_
 /// Blocks of k outside: all units read the same elements of a plane. The first tile of many copies them. Panels inside: a tile writes long rows of out.
 template <class T>
 void RunConv(const ConvCall<T>& call) {
-  constexpr auto width = static_cast<std::int64_t>(panel_vectors * MaxLanesOf<T>());
-  ConvCall<T> one = call;
   std::int64_t begin = 0, block = 0;
   do {  // once where there is no k: sums of nothing
     const std::int64_t end = std::min(call.k, begin + (call.block_k == nullptr ? k_block : call.block_k[block]));
     EachTile(call.units, wide_rows, [&](std::int64_t unit, int height) HWY_ATTR {
       for (std::int64_t panel = 0; panel < call.panels; ++panel) {
-        one.x = call.x + panel * width;
-        one.out = call.out + panel * width;
-        if (call.copy == nullptr) {
-          if (call.vectors == 1)
-            RunTile<T, Reads::plane, 1>(one, begin, end, unit, height);
-          else if (call.vectors == 2)
-            RunTile<T, Reads::plane, 2>(one, begin, end, unit, height);
-          else if (call.vectors == 3)
-            RunTile<T, Reads::plane, 3>(one, begin, end, unit, height);
-          else
-            RunTile<T, Reads::plane>(one, begin, end, unit, height);
-          continue;
-        }
-        one.copy = call.copy + panel * call.k * width;
-        if (unit == 0)
-          RunTile<T, Reads::plane_to_copy>(one, begin, end, unit, height);
+        if (call.copy != nullptr && unit == 0)
+          RunTile<T, Reads::plane_to_copy>(call, begin, end, unit, panel, height);
+        else if (call.copy != nullptr)
+          RunTile<T, Reads::copy>(call, begin, end, unit, panel, height);
+        else if (call.vectors == 1)
+          RunTile<T, Reads::plane, 1>(call, begin, end, unit, panel, height);
+        else if (call.vectors == 2)
+          RunTile<T, Reads::plane, 2>(call, begin, end, unit, panel, height);
+        else if (call.vectors == 3)
+          RunTile<T, Reads::plane, 3>(call, begin, end, unit, panel, height);
         else
-          RunTile<T, Reads::copy>(one, begin, end, unit, height);
+          RunTile<T, Reads::plane>(call, begin, end, unit, panel, height);
       }
     });
     begin = end;

@@ -5,12 +5,18 @@
 
 namespace millrace::cpu {
 
-/// Panels of places times all weights of a group: out[unit·out_stride + place] = Σ_k weights[unit·k + k'] · x[offsets[k'] + place] (+ bias[unit]),
-/// then relu where asked; the dot product of kernels/gemm.h. All places of a panel are read and written.
+/// Where lanes [first, first + count) of a vector of places go: to elements `to` … of the results of each unit.
+struct PlaceStore {
+  int first, count;
+  std::int64_t to;
+};
+
+/// Panels of places times all weights of a group: the result of a unit at a place is Σ_k weights[unit·k + k'] · x[offsets[k'] + place] (+ bias[unit]), then
+/// relu where asked; the dot product of kernels/gemm.h. All places of a panel are read; those are written that a store names.
 template <class T>
 struct ConvCall {
   const T* x = nullptr;     ///< of the first place
-  std::int64_t panels = 1;  ///< side by side, in x and in out; one where k is more than k_block
+  std::int64_t panels = 1;  ///< side by side in x; one where k is more than k_block
   int vectors = 4;          ///< of a panel's places: panel_vectors, or without `copy` 1 to 3
   const std::int64_t* offsets = nullptr;
   T* copy =
@@ -22,8 +28,12 @@ struct ConvCall {
   std::int64_t units = 0;
   const T* bias = nullptr;  ///< [units] or null
   bool relu = false;
+  T* sums = nullptr;  ///< room for [units, places of a panel] where k is more than k_block: sums of the blocks so far
   T* out = nullptr;
-  std::int64_t out_stride = 0;
+  std::int64_t out_stride = 0;  ///< from unit to unit
+  /// Vector v of panel p has stores[begins[p·panel_vectors + v]] … up to those of the next one.
+  const PlaceStore* stores = nullptr;
+  const std::int32_t* begins = nullptr;
 };
 
 /// For the instruction set of this machine.

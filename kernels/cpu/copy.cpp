@@ -21,7 +21,8 @@ bool copy_turned(const StridedLoop<2>& loop, const U* from, U* to, ThreadTeam& t
   for (int axis = 0; axis < last; ++axis)
     if (loop.steps(axis)[0] == 1) beside = axis;
   constexpr std::int64_t few = 4;
-  if (beside < 0 || to_step != 1 || from_step == 1 || loop.extent(beside) < few || loop.extent(last) < few) return false;
+  if (beside < 0 || to_step != 1 || from_step == 1 || loop.extent(beside) < few) return false;
+  if (loop.extent(last) < few && (loop.extent(last) < 2 || loop.steps(beside)[1] != loop.extent(last))) return false;
   const std::int64_t rows = loop.extent(beside), columns = loop.extent(last), row_step = loop.steps(beside)[1];
   std::int64_t planes = 1;
   for (int axis = 0; axis < last; ++axis)

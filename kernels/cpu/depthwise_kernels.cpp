@@ -208,21 +208,6 @@ HWY_INLINE void PackRuns(const T* x, const std::int64_t* offsets, std::int64_t k
     for (const PlaceRun* run = runs; run != runs + count; ++run) CopyRun(x + offsets[at] + run->start, run->count, panel + run->first);
 }
 
-template <class T>
-HWY_INLINE void UnpackRuns(const T* panel, std::int64_t width, std::int64_t units, const PlaceRun* runs, std::int64_t count,
-                           std::int64_t out_step, T* out) {
-  for (std::int64_t unit = 0; unit < units; ++unit, panel += width, out += out_step)
-    for (const PlaceRun* run = runs; run != runs + count; ++run) CopyRun(panel + run->first, run->count, out + run->start);
-}
-
-void UnpackRunsF32(const float* panel, std::int64_t width, std::int64_t units, const PlaceRun* runs, std::int64_t count,
-                   std::int64_t out_step, float* out) {
-  UnpackRuns(panel, width, units, runs, count, out_step, out);
-}
-void UnpackRunsF64(const double* panel, std::int64_t width, std::int64_t units, const PlaceRun* runs, std::int64_t count,
-                   std::int64_t out_step, double* out) {
-  UnpackRuns(panel, width, units, runs, count, out_step, out);
-}
 void PackRunsF32(const float* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, std::int64_t width,
                  float* panel) {
   PackRuns(x, offsets, k, runs, count, width, panel);
@@ -244,8 +229,6 @@ namespace millrace::cpu {
 
 HWY_EXPORT(RunPlaneF32);
 HWY_EXPORT(RunPlaneF64);
-HWY_EXPORT(UnpackRunsF32);
-HWY_EXPORT(UnpackRunsF64);
 HWY_EXPORT(PackRunsF32);
 HWY_EXPORT(PackRunsF64);
 HWY_EXPORT(SplitPhasesF32);
@@ -260,14 +243,6 @@ void pack_runs(const float* x, const std::int64_t* offsets, std::int64_t k, cons
 void pack_runs(const double* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, std::int64_t width,
                double* panel) {
   HWY_DYNAMIC_DISPATCH(PackRunsF64)(x, offsets, k, runs, count, width, panel);
-}
-void unpack_runs(const float* panel, std::int64_t width, std::int64_t units, const PlaceRun* runs, std::int64_t count,
-                 std::int64_t out_step, float* out) {
-  HWY_DYNAMIC_DISPATCH(UnpackRunsF32)(panel, width, units, runs, count, out_step, out);
-}
-void unpack_runs(const double* panel, std::int64_t width, std::int64_t units, const PlaceRun* runs, std::int64_t count,
-                 std::int64_t out_step, double* out) {
-  HWY_DYNAMIC_DISPATCH(UnpackRunsF64)(panel, width, units, runs, count, out_step, out);
 }
 void split_phases(const PlaneCopy<float>& copy) { HWY_DYNAMIC_DISPATCH(SplitPhasesF32)(copy); }
 void split_phases(const PlaneCopy<double>& copy) { HWY_DYNAMIC_DISPATCH(SplitPhasesF64)(copy); }

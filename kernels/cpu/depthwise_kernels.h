@@ -48,10 +48,5 @@ void pack_runs(const float* x, const std::int64_t* offsets, std::int64_t k, cons
                float* panel);
 void pack_runs(const double* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, std::int64_t width,
                double* panel);
-/// out[unit·out_step + run.start + i] = panel[unit·width + run.first + i] for each of `units` units and each of `count` runs.
-void unpack_runs(const float* panel, std::int64_t width, std::int64_t units, const PlaceRun* runs, std::int64_t count,
-                 std::int64_t out_step, float* out);
-void unpack_runs(const double* panel, std::int64_t width, std::int64_t units, const PlaceRun* runs, std::int64_t count,
-                 std::int64_t out_step, double* out);
 
 }  // namespace millrace::cpu

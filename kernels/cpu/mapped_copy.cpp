@@ -6,6 +6,7 @@
 
 #include <millrace/kernels/cpu/element_size.h>
 #include <millrace/kernels/cpu/strided_loop.h>
+#include <millrace/kernels/cpu/transpose_kernels.h>
 
 namespace millrace::cpu {
 namespace {
@@ -68,6 +69,11 @@ void mapped_copy(const Tensor& x, const IndexMaps& maps, const Tensor* otherwise
       run = end - begin;
     }
   }
+  // How often each element follows itself, where all do alike, and stand side by side in x.
+  std::int64_t times = 1;
+  while (times < width && places[times] == places[0]) ++times;
+  bool repeats = step == 1 && times > 1 && width % times == 0 && places[0] >= 0;
+  for (std::int64_t i = 0; i < width && repeats; ++i) repeats = places[i] == places[0] + i / times;
   const bool all_there = std::all_of(last.begin(), last.end(), [](std::int64_t place) { return place >= 0; });
   visit_size(x.dtype(), [&](auto type) {
     using U = typename decltype(type)::type;
@@ -85,6 +91,10 @@ void mapped_copy(const Tensor& x, const IndexMaps& maps, const Tensor* otherwise
           continue;
         }
         const U* source = from + offset;
+        if (repeats) {
+          transpose_rows(source + places[0], 0, target, times, width / times, times);
+          continue;
+        }
         const auto each = [&](std::int64_t i, std::int64_t behind) {
           if (all_there) {
             for (; i < behind; ++i) target[i] = source[places[i] * step];

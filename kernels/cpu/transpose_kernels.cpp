@@ -79,6 +79,22 @@ HWY_INLINE void TurnDirect(const U* from, std::int64_t from_step, U* to, std::in
   }
 }
 
+/// Two or three columns whose rows lie side by side in `to`.
+template <class U>
+HWY_INLINE void Interleave(const U* from, std::int64_t from_step, U* to, std::int64_t rows, std::int64_t columns) {
+  const hn::ScalableTag<U> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t row = 0;
+  for (; row + lanes <= rows; row += lanes) {
+    const auto first = hn::LoadU(d, from + row), second = hn::LoadU(d, from + from_step + row);
+    if (columns == 2)
+      hn::StoreInterleaved2(first, second, d, to + 2 * row);
+    else
+      hn::StoreInterleaved3(first, second, hn::LoadU(d, from + 2 * from_step + row), d, to + 3 * row);
+  }
+  TurnElements(from, from_step, to, columns, row, rows, 0, columns);
+}
+
 /// Whether rows that lie `step` elements apart share few places of the first cache: then it loses a line of `to` before the next columns reach it.
 template <class U>
 HWY_INLINE bool ShareLines(std::int64_t step) {
@@ -90,6 +106,7 @@ HWY_INLINE bool ShareLines(std::int64_t step) {
 template <class U>
 HWY_INLINE void Turn(const U* from, std::int64_t from_step, U* to, std::int64_t to_step, std::int64_t rows, std::int64_t columns) {
   // A block of some rows of four lines each is transposed by itself, and written to `to` a row at a time.
+  if (to_step == columns && (columns == 2 || columns == 3)) return Interleave(from, from_step, to, rows, columns);
   constexpr std::int64_t some_rows = 32, some_columns = 256 / sizeof(U);
   if (rows <= 4 || columns < some_columns || !ShareLines<U>(to_step)) return TurnDirect(from, from_step, to, to_step, rows, columns);
   HWY_ALIGN U room[some_rows * some_columns];

@@ -42,6 +42,12 @@ class Convolution {
     plane_ = (span_ < places_ ? span_ : before() + together_ * wide_) + panel_ / 2 + reach_;
     const std::int64_t taps = weights.weights.dim(3), dilation = desc.axes[1].dilation;
     for (std::int64_t k = 0; k < k_; ++k) offsets_.push_back(k / taps * plane_ + k % taps * dilation);
+    const std::int64_t lanes = panel_ / panel_vectors;
+    for (std::int32_t v = 0; v < panel_vectors; ++v) {
+      stores_.push_back({0, static_cast<int>(lanes), v * lanes});
+      begins_.push_back(v);
+    }
+    begins_.push_back(panel_vectors);
     zeros_.assign(static_cast<std::size_t>(x.dim(3)), 0.0f);
     odd_ = std::vector<std::atomic<bool>>(static_cast<std::size_t>(x.dim(0)));
   }
@@ -83,6 +89,8 @@ class Convolution {
     call.k = k_;
     call.units = units_;
     call.out_stride = panel_;
+    call.stores = stores_.data();
+    call.begins = begins_.data();
     // A panel begins at a place of the output, wherever the one before it ended.
     for (std::int64_t place = 0; place < part.count * wide_;) {
       const std::int64_t left = ((part.count - 1) * wide_ + part.places - place) * panel_vectors;
@@ -91,7 +99,7 @@ class Convolution {
       for (int j = 0; j < winograd_sums; ++j) {
         call.x = planes + j * channels_ * plane_ + place;
         call.weights = weights_ + j * units_ * k_;
-        call.out = sums + j * units_ * panel_;
+        call.out = call.sums = sums + j * units_ * panel_;
         conv_panel(call);
       }
       give(part, place, sums);
@@ -167,6 +175,8 @@ class Convolution {
   std::int64_t reach_;     // elements behind its first that a place sees
   std::int64_t plane_;     // of a transformed channel
   std::vector<std::int64_t> offsets_;
+  std::vector<PlaceStore> stores_;  // whole vectors
+  std::vector<std::int32_t> begins_;
   std::vector<float> zeros_;
   std::vector<std::atomic<bool>> odd_;
 };

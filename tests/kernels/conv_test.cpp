@@ -105,9 +105,12 @@ TEST_CASE("the last places of a convolution have the bits of products however ma
       for (const std::int64_t stride : {1, 2, 3}) {
         ConvDesc desc;
         desc.axes = {{stride, 1, 1, 0}, {stride == 2 ? 1 : 2, 1, 0, 1}};
-        const Tensor x = random_tensor(random, DType::f32, DDim{2, 3, 7, width}), w = random_tensor(random, DType::f32, DDim{10, 3, 3, 2});
-        const Tensor out = conv(desc, x, w, nullptr, device.stream(0));
-        CHECK(same_bits(out, by_products<float>(desc, x, w, nullptr, out.dims(), device.stream(0))));
+        for (const std::int64_t channels : {3, 90}) {  // 3·2·90 k are two blocks
+          const Tensor x = random_tensor(random, DType::f32, DDim{2, channels, 7, width});
+          const Tensor w = random_tensor(random, DType::f32, DDim{10, channels, 3, 2});
+          const Tensor out = conv(desc, x, w, nullptr, device.stream(0));
+          CHECK(same_bits(out, by_products<float>(desc, x, w, nullptr, out.dims(), device.stream(0))));
+        }
       }
   });
 }
@@ -166,6 +169,51 @@ TEST_CASE("rows at the edges of a wide plane leave out the taps that see padding
       CHECK(std::isnan(edge.data<float>()[100]));
     }
   }
+}
+
+TEST_CASE("taps at which runs of units have no weights are left out with the bits of all taps, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    Random random(9);
+    for (const std::int64_t groups : {1, 2})
+      for (const std::int64_t channels : {2, 100})  // 3·2·100 k are two blocks
+        for (const std::int64_t width : {5, 40, 150}) {
+          ConvDesc desc;
+          desc.groups = groups;
+          desc.relu = random.coin();
+          desc.axes = {{random.between(1, 2), 1, 1, 1}, {1, random.between(1, 2), random.between(0, 1), 0}};
+          Tensor x = random_tensor(random, DType::f32, DDim{2, channels * groups, 6, width});
+          Tensor w = random_tensor(random, DType::f32, DDim{22 * groups, channels, 3, 2});
+          for (std::int64_t i = 0; i < w.elements(); ++i) {
+            const std::int64_t unit = i / (channels * 6) % 22, tap = i % 6;
+            if ((unit >= 9 && tap == 5) || (unit >= 15 && tap < 2)) w.mutable_data<float>()[i] = 0;
+          }
+          const Tensor bias = random_tensor(random, DType::f32, DDim{22 * groups});
+          const auto taps = find_taps(desc, w);
+          REQUIRE(taps != nullptr);
+          CHECK(std::ssize(taps->parts) == 3 * groups);
+          const Tensor all = conv(desc, x, w, &bias, one.stream(0));
+          CHECK(same_bits(conv(desc, x, w, &bias, one.stream(0), taps), all));
+          CHECK(same_bits(conv(desc, x, w, &bias, two.stream(0), taps), all));
+          x.mutable_data<float>()[x.elements() - 1] = std::numeric_limits<float>::infinity();  // times 0 it is NaN
+          CHECK(same_bits(conv(desc, x, w, &bias, one.stream(0), taps), conv(desc, x, w, &bias, one.stream(0))));
+        }
+  });
+}
+
+TEST_CASE("taps of weights that are everywhere, of few units or of each channel apart are not looked at") {
+  Random random(10);
+  ConvDesc desc;
+  desc.axes = {{1, 1, 0, 0}};
+  Tensor w = random_tensor(random, DType::f32, DDim{6, 3, 4});
+  CHECK(find_taps(desc, w) == nullptr);
+  for (std::int64_t i = 0; i < w.elements(); ++i)
+    if (i % 4 == i / 12 % 4) w.mutable_data<float>()[i] = 0;
+  CHECK(find_taps(desc, w) == nullptr);
+  desc.groups = 6;
+  CHECK(find_taps(desc, Tensor::from(std::vector<float>(24, 0.0f), DDim{6, 1, 4})) == nullptr);
+  CHECK(find_taps(desc, Tensor(DType::f32, DDim{0, 1, 4})) == nullptr);
 }
 
 TEST_CASE("a convolution along one axis has the bits of conv1d, over views too") {

@@ -2,10 +2,12 @@
 #include <millrace/kernels/gather.h>
 
 #include <cstdint>
+#include <numeric>
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
 #include <millrace/kernels/broadcast.h>
+#include <millrace/kernels/cast.h>
 #include <millrace/kernels/pad.h>
 #include <millrace/kernels/slice.h>
 #include <millrace/tensor/copy.h>
@@ -33,6 +35,31 @@ TEST_CASE("gather takes along any axis, negative places count from the end, on e
     CHECK(on.down(gather(x, Tensor(DType::i64, DDim{0}, x.storage()->shared_resource()), 1, on.stream())).dims() == DDim{3, 0});
     CHECK(on.down(gather_elements(x, on.up(Tensor::from(List{1, 0, -1, -2}, DDim{2, 2})), 1, on.stream())).to_vector<std::int64_t>() ==
           List{1, 0, 3, 2});
+  });
+}
+
+TEST_CASE("gather repeats each element of an axis however often, whatever its size, on every device") {
+  each_backend([](DeviceUnderTest& on) {
+    const Tensor x = Tensor::from(
+        [] {
+          List all(90);
+          std::iota(all.begin(), all.end(), 0);
+          return all;
+        }(),
+        DDim{2, 45});
+    for (const DType dtype : {DType::i64, DType::i32, DType::f16, DType::u8})
+      for (const std::int64_t times : {2, 3, 4, 7})
+        for (const std::int64_t count : {1, 5, 17, 40}) {
+          List places;
+          for (std::int64_t i = 0; i < count * times; ++i) places.push_back(3 + i / times);
+          const Tensor narrow = cast(on.up(x), dtype, on.stream());
+          const Tensor found =
+              on.down(cast(gather(narrow, on.up(Tensor::from(places, DDim{std::ssize(places)})), 1, on.stream()), DType::i64, on.stream()));
+          List wanted;
+          for (std::int64_t row = 0; row < 2; ++row)
+            for (const std::int64_t place : places) wanted.push_back(45 * row + place);
+          CHECK(found.to_vector<std::int64_t>() == wanted);
+        }
   });
 }
 

@@ -11,36 +11,19 @@ namespace {
 
 enum class Effect { keeps, cuts, ends };
 
-std::vector<std::int64_t> listed(const onnx::NodeProto& node, std::string_view name) {
-  for (const onnx::AttributeProto& attribute : node.attribute())
-    if (attribute.name() == name) return {attribute.ints().begin(), attribute.ints().end()};
-  return {};
-}
 std::string worded(const onnx::NodeProto& node, std::string_view name) {
   for (const onnx::AttributeProto& attribute : node.attribute())
     if (attribute.name() == name) return attribute.s();
   return {};
 }
 
-/// A convolution or a pool without padding behind has fewer places than its input, unless its windows lie side by side.
-Effect effect_of_windows(const onnx::NodeProto& node) {
-  if (worded(node, "auto_pad").starts_with("SAME")) return Effect::keeps;
-  const std::vector<std::int64_t> kernel = listed(node, "kernel_shape"), pads = listed(node, "pads"), strides = listed(node, "strides");
-  if (kernel.empty()) return Effect::cuts;
-  for (std::size_t axis = 0; axis < kernel.size(); ++axis) {
-    const bool padded = pads.size() == 2 * kernel.size() && pads[kernel.size() + axis] > 0;
-    const bool side_by_side = kernel[axis] == (strides.size() == kernel.size() ? strides[axis] : 1);
-    if (!padded && !side_by_side) return Effect::cuts;
-  }
-  return Effect::keeps;
-}
-
 Effect effect_of(const onnx::NodeProto& node) {
-  constexpr std::array<std::string_view, 38> keeping{
-      "Relu",      "LeakyRelu",  "PRelu",  "Elu",       "Selu",    "Celu",    "Gelu",    "Sigmoid",  "Tanh",    "HardSigmoid",
-      "HardSwish", "Softplus",   "Mish",   "Clip",      "Erf",     "Add",     "Sub",     "Mul",      "Div",     "Pow",
-      "Sqrt",      "Exp",        "Log",    "Abs",       "Neg",     "Cast",    "MatMul",  "Gemm",     "Dropout", "Identity",
-      "Softmax",   "LogSoftmax", "Concat", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"};
+  // Windows without padding behind see the last places, too: what looks ahead of the last row stays in their results.
+  constexpr std::array<std::string_view, 41> keeping{
+      "Relu",      "LeakyRelu", "PRelu",   "Elu",     "Selu",      "Celu", "Gelu",    "Sigmoid",    "Tanh",    "HardSigmoid", "HardSwish",
+      "Softplus",  "Mish",      "Clip",    "Erf",     "Add",       "Sub",  "Mul",     "Div",        "Pow",     "Sqrt",        "Exp",
+      "Log",       "Abs",       "Neg",     "Cast",    "MatMul",    "Gemm", "Dropout", "Identity",   "Softmax", "LogSoftmax",  "Concat",
+      "Transpose", "Reshape",   "Flatten", "Squeeze", "Unsqueeze", "Conv", "MaxPool", "AveragePool"};
   constexpr std::array<std::string_view, 13> folding{"BatchNormalization",
                                                      "LayerNormalization",
                                                      "InstanceNormalization",
@@ -57,7 +40,6 @@ Effect effect_of(const onnx::NodeProto& node) {
   if (!node.domain().empty() && node.domain() != "ai.onnx") return Effect::cuts;
   const std::string& op = node.op_type();
   if (op == "Shape" || op == "Size") return Effect::ends;
-  if (op == "Conv" || op == "MaxPool" || op == "AveragePool") return effect_of_windows(node);
   // A direction that begins at the end has no live form.
   if (op == "LSTM" || op == "GRU" || op == "RNN")
     return worded(node, "direction").empty() || worded(node, "direction") == "forward" ? Effect::keeps : Effect::ends;

@@ -9,7 +9,8 @@
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 
-/// Resize and Upsample: axis by axis, each output a sum of its neighbours, whose places and weights a run computes in f64.
+/// Resize and Upsample: axis by axis, each output a sum of its neighbours, whose places and weights a run computes in f64. Sums of floats are of f32 but where
+/// x is f64.
 namespace millrace::importing {
 namespace {
 
@@ -84,7 +85,7 @@ VarId along(Importer& to, VarId list, int axis, int rank, int more) {
 }
 
 VarId resized(Importer& to, const Form& form, const Axis& axis, VarId x) {
-  const Formula f(to, DType::f64);
+  const Formula f(to, DType::f64), sums(to, to.type(x).dtype);
   const int rank = to.rank(x);
   const VarId numbers = to.emit1("range", {number(to, 0), axis.out, number(to, 1)});
   const VarId place = places(f, form, axis, numbers);
@@ -110,12 +111,23 @@ VarId resized(Importer& to, const Form& form, const Axis& axis, VarId x) {
       weights = f.where(there, weights, f.number(0));
     }
     if (form.exclude || form.antialias) weights = f.over(weights, f.reduced("sum", weights, {1}, true));
-    const VarId terms = f.times(picked(neighbours), along(to, weights, axis.axis, rank, 1));
-    made = f.reduced("sum", terms, {axis.axis + 1}, false);
+    const VarId factors = sums.taken(weights);
+    if (form.antialias) {  // as many neighbours as the scale wants
+      made = sums.reduced("sum", sums.times(picked(neighbours), along(to, factors, axis.axis, rank, 1)), {axis.axis + 1}, false);
+    } else {
+      const auto of = [&](VarId all, std::int64_t i) {
+        return to.emit1("squeeze", {to.emit1("slice", {all}, {{"starts", Ints{i}}, {"ends", Ints{i + 1}}, {"axes", Ints{1}}})},
+                        {{"axes", Ints{1}}});
+      };
+      for (std::int64_t i = 0; i < 2 * static_cast<std::int64_t>(reach); ++i) {
+        const VarId term = sums.times(picked(of(neighbours, i)), along(to, of(factors, i), axis.axis, rank, 0));
+        made = i == 0 ? term : sums.plus(made, term);
+      }
+    }
   }
   if (form.coordinates != "tf_crop_and_resize") return made;
   const VarId there = f.op("logical_and", f.op("greater_equal", place, 0.0), f.op("less_equal", place, last));
-  return f.where(along(to, there, axis.axis, rank, 0), made, f.number(form.outside));
+  return sums.where(along(to, there, axis.axis, rank, 0), made, sums.number(form.outside));
 }
 
 /// Lengths by `scales`, not cut: f64 that holds products of f32, as in ONNX Runtime, where 5 · 1.4 is 7.
@@ -126,9 +138,10 @@ VarId scaled_lengths(const Formula& f, VarId in, VarId scales) {
 /// The inputs that give each axis a factor or a size.
 struct Sizes {
   std::vector<int> axes;
-  VarId scales = no_var;  ///< f64 [axes]
-  VarId sizes = no_var;   ///< i64 [axes]
-  VarId roi = no_var;     ///< f64 [2·axes]
+  std::vector<bool> kept;  ///< whether an axis is known to stay as it is, of each of them
+  VarId scales = no_var;   ///< f64 [axes]
+  VarId sizes = no_var;    ///< i64 [axes]
+  VarId roi = no_var;      ///< f64 [2·axes]
 };
 
 bool given(Importer& to, const Node& node, std::size_t input) {
@@ -147,7 +160,9 @@ void keep_aspect(const Formula& f, const std::string& policy, VarId in, Sizes& s
 VarId resized(Importer& to, const Form& form, Sizes sizes, const std::string& policy, VarId x) {
   const Formula f(to, DType::f64);
   const DType dtype = to.type(x).dtype;
-  VarId made = form.mode == "nearest" && form.coordinates != "tf_crop_and_resize" ? x : f.taken(x);
+  VarId made = x;
+  if (form.mode != "nearest" || form.coordinates == "tf_crop_and_resize")
+    made = Formula(to, is_floating(dtype) ? computed_in(dtype) : DType::f64).taken(x);
   Ints axes(sizes.axes.begin(), sizes.axes.end());
   const VarId extents = to.emit1("gather", {to.emit1("shape", {x}), to.literal(axes)}, {{"axis", std::int64_t{0}}});
   const VarId in = f.taken(extents);
@@ -155,7 +170,8 @@ VarId resized(Importer& to, const Form& form, Sizes sizes, const std::string& po
   const VarId scales = sizes.scales != no_var ? sizes.scales : f.over(f.taken(sizes.sizes), in);
   const VarId reals = sizes.sizes != no_var ? f.times(in, scales) : scaled_lengths(f, in, scales);
   const VarId outs = sizes.sizes != no_var ? sizes.sizes : to.emit1("cast", {f.op("floor", reals)}, {{"to", DType::i64}});
-  for (std::size_t i = 0; i < sizes.axes.size(); ++i) {
+  for (std::size_t i = sizes.axes.size(); i-- > 0;) {  // rows of the last axis come apart into single elements: while there are few of them
+    if (sizes.kept[i]) continue;
     const auto k = static_cast<std::int64_t>(i);
     Axis axis{sizes.axes[i], at(to, scales, k), at(to, in, k), at(to, outs, k), at(to, reals, k)};
     if (sizes.roi != no_var) {
@@ -174,6 +190,20 @@ void check_scales(const Tensor* scales) {
     if (!(scale > 0) || !std::isfinite(scale))
       throw ProgramError("expected scales that are finite and above 0, found " + std::to_string(scale));
   }
+}
+
+/// The axes whose scale is 1, or whose size is the extent, as far as the file says. Each place is one of the input then.
+std::vector<bool> kept_axes(Importer& to, const Form& form, const Sizes& sizes, VarId x, const Tensor* scales, const Tensor* lengths) {
+  std::vector<bool> kept(sizes.axes.size(), false);
+  if (form.coordinates == "tf_crop_and_resize" || form.coordinates == "tf_half_pixel_for_nn") return kept;
+  const Tensor* const known = scales != nullptr ? scales : lengths;
+  if (known == nullptr || known->rank() != 1 || known->elements() != std::ssize(kept)) return kept;
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    const auto k = static_cast<std::int64_t>(i);
+    const double unchanged = scales != nullptr ? 1.0 : static_cast<double>((*to.type(x).shape)[sizes.axes[i]]);
+    kept[i] = known->rows(k, k + 1).item() == unchanged;
+  }
+  return kept;
 }
 
 void resize(Importer& to, const Node& node, const char*) {
@@ -210,6 +240,9 @@ void resize(Importer& to, const Node& node, const char*) {
     if (!given(to, node, 1)) throw ProgramError("input roi: expected one with tf_crop_and_resize, found none");
     sizes.roi = f.taken(to.in(node, 1));
   }
+  const bool by_scales = sizes.scales != no_var;
+  sizes.kept = kept_axes(to, form, sizes, x, by_scales ? to.known(node, scales) : nullptr,
+                         by_scales || policy != "stretch" ? nullptr : to.known(node, 3));
   to.give(node, "identity", {resized(to, form, sizes, policy, x)});
 }
 
@@ -225,6 +258,7 @@ void upsample(Importer& to, const Node& node, const char*) {
   if (to.opset() >= 9) {
     check_scales(to.known(node, 1));
     sizes.scales = Formula(to, DType::f64).taken(to.in(node, 1));
+    sizes.kept = kept_axes(to, form, sizes, x, to.known(node, 1), nullptr);
   } else {
     const std::vector<float> scales = node.reals("scales");
     if (std::cmp_not_equal(scales.size(), to.rank(x)))
@@ -232,6 +266,7 @@ void upsample(Importer& to, const Node& node, const char*) {
     const Tensor numbers = Tensor::from(std::vector<double>(scales.begin(), scales.end()), DDim{to.rank(x)});
     check_scales(&numbers);
     sizes.scales = to.literal(numbers);
+    sizes.kept = kept_axes(to, form, sizes, x, &numbers, nullptr);
   }
   to.give(node, "identity", {resized(to, form, sizes, "stretch", x)});
 }

@@ -106,7 +106,11 @@ class Phases {
   Phases(Importer& to, const std::vector<Spread>& spreads, std::int64_t group) : to_(to), spreads_(spreads), group_(group) {
     for (const Spread& spread : spreads) {
       const std::int64_t stride = spread.window.stride, least = spread.window.kernel + spread.more - spread.after;
-      taps_.push_back(std::max((spread.window.kernel + stride - 1) / stride, (least + stride - 1) / stride));
+      const std::int64_t taps = std::max((spread.window.kernel + stride - 1) / stride, (least + stride - 1) / stride);
+      taps_.push_back(taps);
+      // Places of all phases that are cut off are not made.
+      const std::int64_t behind = taps * stride - spread.window.kernel + spread.after - spread.more;
+      ends_.push_back({std::min(spread.before / stride, taps - 1), std::min(behind / stride, taps - 1), behind});
       all_ *= stride;
     }
   }
@@ -115,7 +119,8 @@ class Phases {
     const DDim dims = *to_.type(w).shape;
     const std::int64_t units = dims[1] * group_;
     std::vector<Window> windows;
-    for (const std::int64_t taps : taps_) windows.push_back({.kernel = taps, .before = taps - 1, .after = taps - 1});
+    for (std::size_t i = 0; i < taps_.size(); ++i)
+      windows.push_back({.kernel = taps_[i], .before = taps_[i] - 1 - ends_[i].first, .after = taps_[i] - 1 - ends_[i].last});
     const VarId made = convolved(to_, x, weights(w, dims), bias == no_var ? no_var : repeated(bias, units), group_, windows);
     return cut(between(made, units));
   }
@@ -123,9 +128,9 @@ class Phases {
  private:
   std::int64_t stride(std::size_t axis) const { return spreads_[axis].window.stride; }
 
-  /// [C, M/group, k…] → [M·strides, C/group, taps…]
+  /// [C, M/group, k…] → [M·strides, C/group, taps…], in each group phase by phase: units of a phase have the same taps (find_taps in kernels/conv.h).
   VarId weights(VarId w, const DDim& dims) {
-    Ints apart{group_, dims[0] / group_, dims[1]}, perm{0, 2}, taps, joined{dims[1] * group_ * all_, dims[0] / group_};
+    Ints apart{group_, dims[0] / group_, dims[1]}, perm{0}, taps, joined{dims[1] * group_ * all_, dims[0] / group_};
     for (std::size_t i = 0; i < taps_.size(); ++i) {
       const int axis = static_cast<int>(i) + 2;
       w = fitted(to_, w, axis, 0, taps_[i] * stride(i) - dims[axis]);
@@ -137,38 +142,45 @@ class Phases {
     }
     w = to_.emit1("reshape", {w}, {{"shape", apart}});
     for (const std::int64_t axis : taps) w = to_.emit1("reverse", {w}, {{"axis", axis}});
-    perm.push_back(1);
+    perm.insert(perm.end(), {2, 1});
     perm.insert(perm.end(), taps.begin(), taps.end());
     return to_.emit1("reshape", {to_.emit1("transpose", {w}, {{"perm", perm}})}, {{"shape", joined}});
   }
-  /// [M] → [M·strides]
+  /// [M] → [M·strides], as the weights lie
   VarId repeated(VarId bias, std::int64_t units) {
-    const VarId column = to_.emit1("reshape", {bias}, {{"shape", Ints{units, 1}}});
-    return to_.emit1("reshape", {to_.emit1("expand", {column, to_.literal(Ints{units, all_})})}, {{"shape", Ints{units * all_}}});
+    const VarId rows = to_.emit1("reshape", {bias}, {{"shape", Ints{group_, 1, units / group_}}});
+    return to_.emit1("reshape", {to_.emit1("expand", {rows, to_.literal(Ints{group_, all_, units / group_})})},
+                     {{"shape", Ints{units * all_}}});
   }
-  /// [N, M·strides, q…] → [N, M, q·stride…]
+  /// [N, M·strides, q…], as the weights lie, → [N, M, q·stride…]
   VarId between(VarId x, std::int64_t units) {
-    std::vector<Extent> apart{extent_at(to_, x, 0), {units, no_var}}, joined = apart;
-    Ints perm{0, 1};
+    std::vector<Extent> apart{extent_at(to_, x, 0)}, joined{extent_at(to_, x, 0), {units, no_var}};
+    Ints perm{0};
+    if (group_ > 1) {
+      perm.push_back(1);
+      apart.push_back({group_, no_var});
+    }
     const auto strided = static_cast<std::int64_t>(
         std::count_if(spreads_.begin(), spreads_.end(), [](const Spread& spread) { return spread.window.stride > 1; }));
-    std::int64_t phase = 2;
+    std::int64_t phase = std::ssize(apart);
+    const std::int64_t unit = phase + strided;  // of a group
+    perm.push_back(unit);
     for (std::size_t i = 0; i < taps_.size(); ++i) {
       const Extent places = extent_at(to_, x, static_cast<int>(i) + 2);
       joined.push_back(times(to_, places, {stride(i), no_var}));
-      perm.push_back(2 + strided + static_cast<std::int64_t>(i));
+      perm.push_back(unit + 1 + static_cast<std::int64_t>(i));
       if (stride(i) == 1) continue;
       apart.push_back({stride(i), no_var});
       perm.push_back(phase++);
     }
+    apart.push_back({units / group_, no_var});
     for (std::size_t i = 0; i < taps_.size(); ++i) apart.push_back(extent_at(to_, x, static_cast<int>(i) + 2));
     return reshaped(to_, to_.emit1("transpose", {reshaped(to_, x, apart)}, {{"perm", perm}}), joined);
   }
   VarId cut(VarId x) {
     for (std::size_t i = 0; i < taps_.size(); ++i) {
-      const Spread& spread = spreads_[i];
-      const std::int64_t beyond = taps_[i] * stride(i) - spread.window.kernel;  // behind the last element that a tap reaches
-      x = fitted(to_, x, static_cast<int>(i) + 2, -spread.before, spread.more - spread.after - beyond);
+      const Ends& ends = ends_[i];
+      x = fitted(to_, x, static_cast<int>(i) + 2, ends.first * stride(i) - spreads_[i].before, ends.last * stride(i) - ends.behind);
     }
     return x;
   }
@@ -176,8 +188,13 @@ class Phases {
   Importer& to_;
   const std::vector<Spread>& spreads_;
   std::int64_t group_;
-  std::int64_t all_ = 1;            // phases
+  std::int64_t all_ = 1;  // phases
+  /// Places of a phase that are not made, at both ends; and the elements of all phases that are cut off behind.
+  struct Ends {
+    std::int64_t first, last, behind;
+  };
   std::vector<std::int64_t> taps_;  // of a phase, along each axis
+  std::vector<Ends> ends_;
 };
 
 void conv_transpose(Importer& to, const Node& node, const char*) {

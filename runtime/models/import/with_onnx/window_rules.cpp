@@ -88,10 +88,13 @@ bool looks_ahead(const Window& window) {
 }
 
 /// Whether rows of the output may be made together (kernels/winograd.h), whose bits are others: where no step of a live sequence makes the same rows
-/// alone, and no iteration of a loop.
-bool may_be_winograd(Importer& to, const Node& node, std::span<const Window> windows) {
-  return to.block() == 0 && windows.size() == 2 && std::all_of(windows.begin(), windows.end(), looks_ahead) &&
-         !to.cuts().behind(node.output(0));
+/// alone, and no iteration of a loop. A sequence goes along an axis whose extent is open.
+bool may_be_winograd(Importer& to, const Node& node, VarId x, std::span<const Window> windows) {
+  if (to.block() != 0 || windows.size() != 2) return false;
+  const bool cut = to.cuts().behind(node.output(0));
+  for (int axis = 0; axis < 2; ++axis)
+    if ((*to.type(x).shape)[axis + 2] < 0 && (cut || !looks_ahead(windows[static_cast<std::size_t>(axis)]))) return false;
+  return true;
 }
 
 /// Axes of a convolution, as x, the weights or kernel_shape say.
@@ -260,7 +263,7 @@ VarId convolved(Importer& to, const Node& node, VarId x_given, VarId w_given, Va
     if (kernel[i] >= 0 && kernel[i] != windows[i].kernel)
       throw ProgramError("attribute kernel_shape: expected " + std::to_string(kernel[i]) + " as in the weights, found " +
                          std::to_string(windows[i].kernel));
-  return conv_along(to, x, w, bias, node.integer("group", 1), windows, !exact && may_be_winograd(to, node, windows));
+  return conv_along(to, x, w, bias, node.integer("group", 1), windows, !exact && may_be_winograd(to, node, x, windows));
 }
 
 VarId convolved(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, const std::vector<Window>& windows) {
@@ -273,6 +276,18 @@ VarId averaged(Importer& to, const Node& node, VarId x) {
   const DType dtype = to.type(x).dtype;
   const Formula f(to, computed_in(dtype));
   x = f.taken(x);
+  // Where all windows have as many elements, one quotient is behind the sums.
+  const auto whole = [&](const Window& window) {
+    return !window.ceiling && !window.same_upper && !window.same_lower && ((window.before == 0 && window.after == 0) || pad > 0);
+  };
+  if (std::all_of(windows.begin(), windows.end(), whole)) {
+    double count = 1;
+    for (std::size_t i = 0; i < windows.size(); ++i) {
+      x = over_windows(to, "sum", x, static_cast<int>(i) + 2, windows[i], 0, 0);
+      count *= static_cast<double>(windows[i].kernel);
+    }
+    return f.cast(f.over(x, count), dtype);
+  }
   for (std::size_t i = 0; i < windows.size(); ++i) {
     const int axis = static_cast<int>(i) + 2;
     const VarId count = counted(to, x, axis, windows[i], pad);

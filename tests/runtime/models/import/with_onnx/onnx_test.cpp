@@ -715,13 +715,13 @@ TEST_CASE("A loop over an extent that the tensor of its steps has stretched make
 TEST_CASE("Rows of a convolution that looks ahead along both axes may be made in fours, those of a causal one and of a loop may not") {
   Random random(2);
   const Tensor w = random_tensor(random, {8, 8, 3, 3}), x = random_tensor(random, {2, 8, 9, 20});
-  const auto convolution = [&](const Ints& pads) {
+  const auto convolution = [&](const Ints& pads, const Ints& dims) {
     GraphBuilder graph;
-    graph.input("x", {-1, 8, 9, -1}).output("y").initializer("w", w);
+    graph.input("x", dims).output("y").initializer("w", w);
     graph.node("Conv", {"x", "w"}, {"y"}).set("pads", pads);
     return parse(graph);
   };
-  const Program both = convolution({1, 1, 1, 1});
+  const Program both = convolution({1, 1, 1, 1}, {-1, 8, 9, -1});
   CHECK(find_op(both, "conv1d").attributes.get_or("winograd", false));
   Program exact = both;
   for (Op& op : exact.block(0).ops)
@@ -732,8 +732,18 @@ TEST_CASE("Rows of a convolution that looks ahead along both axes may be made in
   REQUIRE(found.dims() == wanted.dims());
   for (std::int64_t i = 0; i < found.elements(); ++i)
     CHECK(found.data<float>()[i] == doctest::Approx(wanted.data<float>()[i]).epsilon(1e-4));
-  CHECK(!find_op(convolution({1, 2, 1, 0}), "conv1d").attributes.get_or("winograd", false));
-  CHECK(!find_op(convolution({2, 1, 0, 1}), "conv1d").attributes.get_or("winograd", false));
+  CHECK(!find_op(convolution({1, 2, 1, 0}, {-1, 8, 9, -1}), "conv1d").attributes.get_or("winograd", false));
+  CHECK(!find_op(convolution({2, 1, 0, 1}, {-1, 8, -1, 20}), "conv1d").attributes.get_or("winograd", false));
+  // No sequence goes along an axis of known extent.
+  CHECK(find_op(convolution({2, 1, 0, 1}, {-1, 8, 9, -1}), "conv1d").attributes.get_or("winograd", false));
+  CHECK(find_op(convolution({2, 2, 0, 0}, {-1, 8, 9, 20}), "conv1d").attributes.get_or("winograd", false));
+
+  GraphBuilder windows;  // what looks ahead of the last row is in the results of all windows behind
+  windows.input("x", {-1, 8, -1, -1}).output("y").initializer("w", w);
+  windows.node("Conv", {"x", "w"}, {"c"}).set("pads", Ints{1, 1, 1, 1});
+  windows.node("MaxPool", {"c"}, {"m"}).set("kernel_shape", Ints{3, 3}).set("strides", Ints{2, 2});
+  windows.node("Conv", {"m", "w"}, {"y"});
+  CHECK(find_op(parse(windows), "conv1d").attributes.get_or("winograd", false));
 
   GraphBuilder cut;
   cut.input("x", {-1, 8, 9, -1}).output("y").initializer("w", w).initializer("zero", list({0})).initializer("two", list({2}));
@@ -752,6 +762,64 @@ TEST_CASE("Rows of a convolution that looks ahead along both axes may be made in
   graph.input("s0", {1, 8, 9, 9}).input("rows", {-1, 1, 8, 9, 9}).output("last").output("all").initializer("w", w);
   graph.node("Scan", {"s0", "rows"}, {"last", "all"}).set("body", body.graph).set("num_scan_inputs", 1);
   CHECK(!find_op(parse(graph), "conv1d", 1).attributes.get_or("winograd", false));
+}
+
+TEST_CASE("A transposed convolution gives what its sums say, whatever its pads cut off and however many taps a phase has") {
+  for (const std::uint64_t seed : testing::seeds(60)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const std::int64_t groups = random.between(1, 3), in = random.between(1, 3), units = random.between(1, 6),
+                       length = random.between(1, 40);
+    const std::int64_t kernel = random.between(1, 7), stride = random.between(1, 4), before = random.between(0, kernel - 1);
+    const std::int64_t after = random.between(0, kernel - 1), more = random.between(0, stride - 1);
+    const std::int64_t out = (length - 1) * stride + kernel - before - after + more;
+    if (out < 1) continue;
+    const Tensor x = random_tensor(random, {1, groups * in, length}), w = random_tensor(random, {groups * in, units, kernel});
+    const Tensor bias = random_tensor(random, {groups * units});
+    GraphBuilder graph;
+    graph.input("x", {-1, groups * in, -1}).output("y").initializer("w", w).initializer("b", bias);
+    graph.node("ConvTranspose", {"x", "w", "b"}, {"y"})
+        .set("pads", Ints{before, after})
+        .set("strides", Ints{stride})
+        .set("group", static_cast<int>(groups))
+        .set("output_padding", Ints{more});
+    std::vector<double> wanted(static_cast<std::size_t>(groups * units * out));
+    for (std::int64_t unit = 0; unit < groups * units; ++unit)
+      for (std::int64_t o = 0; o < out; ++o) {
+        double sum = bias.data<float>()[unit];
+        for (std::int64_t c = unit / units * in; c < (unit / units + 1) * in; ++c)
+          for (std::int64_t i = 0; i < length; ++i)
+            if (const std::int64_t tap = o + before - i * stride; tap >= 0 && tap < kernel)
+              sum += double{x.data<float>()[c * length + i]} * w.data<float>()[(c * units + unit % units) * kernel + tap];
+        wanted[static_cast<std::size_t>(unit * out + o)] = sum;
+      }
+    const Tensor found = testing::on_cpu(parse(graph), {{"x", x}})["y"].tensor().copy_to(CpuPlace{});
+    REQUIRE(found.dims() == DDim{1, groups * units, out});
+    for (std::int64_t i = 0; i < found.elements(); ++i)
+      CHECK(found.data<float>()[i] == doctest::Approx(wanted[static_cast<std::size_t>(i)]).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("Resize leaves axes of scale 1 alone, where infinity would meet a weight of 0") {
+  GraphBuilder graph;
+  graph.input("x", {1, 2, 1, 3}).output("y").initializer("scales", Tensor::from<float>({1, 1, 1, 2}));
+  graph.node("Resize", {"x", "", "scales"}, {"y"}).set("mode", "linear");
+  const float infinity = std::numeric_limits<float>::infinity();
+  const Tensor x = Tensor::from<float>({infinity, 0, 4, 1, 2, 3}, {1, 2, 1, 3});
+  CHECK(testing::on_cpu(parse(graph), {{"x", x}})["y"].tensor().to_vector<float>() ==
+        std::vector<float>{infinity, infinity, infinity, 1, 3, 4, 1, 1.25, 1.75, 2.25, 2.75, 3});
+}
+
+TEST_CASE("An average over windows of as many elements each has one quotient, of windows at edges one along each axis") {
+  const auto quotients = [](const Ints& pads) {
+    GraphBuilder graph;
+    graph.input("x", {1, 2, -1, 9}).output("y");
+    graph.node("AveragePool", {"x"}, {"y"}).set("kernel_shape", Ints{3, 3}).set("pads", pads);
+    const Program program = parse(graph);
+    return std::count_if(program.block(0).ops.begin(), program.block(0).ops.end(), [](const Op& op) { return op.type == "div"; });
+  };
+  CHECK(quotients({0, 0, 0, 0}) == 1);
+  CHECK(quotients({0, 1, 0, 0}) == 2);
 }
 
 TEST_CASE("A convolution whose last places a slice cuts off is one with less padding behind, and goes live") {
