@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <millrace/kernels/conv_integer.h>
 #include <millrace/kernels/round_to_bytes.h>
 #include <millrace/runtime/models/import/with_onnx/element_types.h>
 #include <millrace/runtime/models/import/with_onnx/quantized.h>
@@ -402,6 +403,7 @@ VarId dequantized_convolution(Importer& to, const Node& node) {
   if (!to.type(x->scale).is_scalar() || (x->zero != no_var && !to.type(x->zero).is_scalar())) return no_var;
   if (!scale.is_scalar() && (scale.rank() != 1 || w->axis != 0)) return no_var;
   const bool narrow = sums_fit_f32(&*w->known_bytes, w->zero != no_var, w->known_zero ? &*w->known_zero : nullptr, false, nullptr);
+  if (!narrow && !conv_integer_is_fast()) return no_var;  // sums in f64 would take twice as long
   const Formula exact(to, narrow ? DType::f32 : DType::f64), f(to, DType::f32);
   const auto less = [&](VarId bytes, VarId zero, std::int64_t axis) {
     return zero == no_var ? exact.taken(bytes) : exact.minus(exact.taken(bytes), exact.taken(along_axis(to, zero, bytes, axis)));
