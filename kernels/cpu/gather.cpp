@@ -60,6 +60,39 @@ struct RowCopy {
   bool side_by_side;  ///< the whole row, here and there
 };
 
+/// The elements behind `axis` lie side by side, `block` of them at each place; places that follow one another are one run of memory.
+void gather_blocks(const Tensor& x, const std::vector<std::int64_t>& places, int axis, std::int64_t block, const Tensor& out,
+                   ThreadTeam& team) {
+  const std::int64_t step = x.strides()[axis], width = std::ssize(places);
+  const bool adjoin = step == block;
+  const DDim strides = x.strides().slice(0, axis);
+  const StridedLoop<1> rows(x.dims().slice(0, axis), {&strides});
+  visit_size(x.dtype(), [&](auto type) {
+    using U = typename decltype(type)::type;
+    const U* from = static_cast<const U*>(x.raw());
+    U* to = static_cast<U*>(out.raw_mutable());
+    const auto copy = [&](const U* source, U* target, std::int64_t begin, std::int64_t end) {
+      for (std::int64_t at = begin, count = 1; at < end; at += count) {
+        const std::int64_t* const place = places.data() + at;
+        for (count = 1; adjoin && at + count < end && place[count] == *place + count;) ++count;
+        if (count * block == 1)
+          target[at] = source[*place * step];
+        else
+          std::memcpy(target + at * block, source + *place * step, static_cast<std::size_t>(count * block) * sizeof(U));
+      }
+    };
+    team.parallel(rows.count() * width, std::max<std::int64_t>(1, grain_light / block), [&](std::int64_t begin, std::int64_t end) {
+      std::int64_t row = begin / width;
+      const std::int64_t last = (end - 1) / width;
+      rows.each_run(row, last + 1, [&](const auto& offsets, std::int64_t run) {
+        for (std::int64_t i = 0; i < run; ++i, ++row)
+          copy(from + offsets[0] + i * rows.inner()[0], to + row * width * block, row * width < begin ? begin % width : 0,
+               row == last ? (end - 1) % width + 1 : width);
+      });
+    });
+  });
+}
+
 std::int64_t rows_grain(std::int64_t row_elements) {
   return std::max<std::int64_t>(1, grain_light / std::max<std::int64_t>(1, row_elements));
 }
@@ -70,6 +103,8 @@ void gather(const Tensor& x, const Tensor& index, int axis, const Tensor& out, T
   const std::vector<std::int64_t> places = checked_places("gather", index, axis, x.dims());
   if (out.elements() == 0) return;
   if (axis == 0) return gather_rows(x, places, out.reshape(x.dims().erased(0).inserted(0, index.elements())), team);
+  const DDim behind = x.dims().slice(axis + 1, x.rank());
+  if (x.strides().slice(axis + 1, x.rank()) == behind.row_major()) return gather_blocks(x, places, axis, behind.elements(), out, team);
   // One map for each axis of x; the axes of the index are one in the output.
   IndexMaps maps;
   for (int at = 0; at < x.rank(); ++at) {

@@ -5,6 +5,7 @@
 #include <millrace/runtime/lowering/join_arithmetic.h>
 #include <millrace/runtime/lowering/join_attention.h>
 #include <millrace/runtime/lowering/join_integers.h>
+#include <millrace/runtime/lowering/join_picks.h>
 #include <millrace/runtime/lowering/join_windows.h>
 #include <millrace/runtime/lowering/skip_repacking.h>
 #include <millrace/runtime/lowering/skip_views.h>
@@ -15,6 +16,7 @@ namespace millrace {
 void lower_for_runs(Program& program, const Place& place) {
   fold_constants(program);
   skip_views(program);
+  if (place.is_cpu()) join_picks(program);
   drop_unread(program);
   if (place.is_cpu()) {
     join_windows(program);

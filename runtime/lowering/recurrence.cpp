@@ -60,16 +60,44 @@ bool carries(const Recurrence& made) {
   return std::any_of(made.states.begin(), made.states.end(), [](const Recurrence::State& state) { return state.changes; });
 }
 
+/// Why rows along `axis` are not those that the names of the extents tell: an input that has no such rows there has as many along another axis, and would be
+/// given at the start. Empty: the names tell no other.
+std::string told_otherwise(const Program& program, int axis) {
+  const std::vector<std::string> names = open_extents(program);
+  const auto live = [&](const Program::Port& port) {
+    const VarType& type = program.var(port.var).type;
+    return type.shape && axis < type.rank() && (*type.shape)[axis] == DDim::unknown;
+  };
+  for (const Program::Port& port : program.inputs()) {
+    if (!live(port) || axis >= std::ssize(port.extents)) continue;
+    const std::string& rows = port.extents[static_cast<std::size_t>(axis)];
+    if (std::find(names.begin(), names.end(), rows) == names.end()) continue;
+    for (const Program::Port& other : program.inputs()) {
+      const auto found = std::find(other.extents.begin(), other.extents.end(), rows);
+      if (live(other) || found == other.extents.end()) continue;
+      return fmt::format("'{}' has the rows '{}' along axis {}", other.name, rows, found - other.extents.begin());
+    }
+  }
+  return "";
+}
+
 /// The recurrence over the first named extent along which the program carries a state that changes: inputs with that extent are live, the others are
 /// given. The names tell the time of x: f32[batch, time, 5] from the batch of h0: f32[1, batch, 8], which the axes alone do not. None: no extent gives one.
-std::optional<Recurrence> over_named_extent(const Program& program, const RecurrenceOptions& options) {
-  for (const std::string& extent : open_extents(program)) {
+/// Where the rows lie along several axes (`told`), a name that is the only one needs no state. `why` gets a line for each extent that is none.
+std::optional<Recurrence> over_named_extent(const Program& program, const RecurrenceOptions& options, bool told,
+                                            std::vector<std::string>& why) {
+  const std::vector<std::string> names = open_extents(program);
+  const bool only = told && names.size() == 1;
+  for (const std::string& extent : names) {
     try {
       Recurrence made = finished(lowering::StepBuilder(program, options, 0, extent).build());
       made.extent = extent;
-      if (carries(made)) return made;
-    } catch (const UnsupportedError&) {  // The axes say why: a name says no more.
-    } catch (const ProgramError&) {
+      if (only || carries(made)) return made;
+      why.push_back(fmt::format("along extent '{}': nothing is carried from row to row", extent));
+    } catch (const UnsupportedError& error) {
+      why.push_back(fmt::format("along extent '{}': {}", extent, error.what()));
+    } catch (const ProgramError& error) {
+      why.push_back(fmt::format("along extent '{}': {}", extent, error.what()));
     }
   }
   return std::nullopt;
@@ -124,7 +152,13 @@ Recurrence make_recurrence(const Program& program, const RecurrenceOptions& opti
                            "': expected an input with LoD or with an open axis along which rows arrive, found none: name its states");
   std::vector<std::pair<int, std::string>> refused;  // axis, and why
   std::optional<Recurrence> stateless;
+  bool told = false;  // by the names, that the rows lie along several axes
   for (const int axis : axes) {
+    if (const std::string why = axes.size() > 1 ? told_otherwise(program, axis) : ""; !why.empty()) {
+      told = true;
+      refused.emplace_back(axis, why);
+      continue;
+    }
     try {
       Recurrence made = finished(lowering::StepBuilder(program, options, axis).build());
       if (axes.size() > 1) made.axis = axis;
@@ -140,9 +174,14 @@ Recurrence make_recurrence(const Program& program, const RecurrenceOptions& opti
   // where somebody says what a row is along this axis and no other.
   const auto alike = [&](const auto& one) { return rows_fit_alike(program, options, stateless->axis, one.first); };
   const bool unclear = !stateless || std::any_of(refused.begin(), refused.end(), alike);
+  std::vector<std::string> named;
   if (unclear)
-    if (std::optional<Recurrence> made = over_named_extent(program, options)) return std::move(*made);
+    if (std::optional<Recurrence> made = over_named_extent(program, options, told, named)) return std::move(*made);
   const std::string advice = "Fix the extents of the batch, or say what a row is";
+  // Otherwise the axes say why, and a name says no more.
+  if (told)
+    throw UnsupportedError(fmt::format("program '{}': expected one extent along which rows arrive, found none: {}; {}. {}", program.title(),
+                                       along(refused), fmt::join(named, "; "), advice));
   if (!stateless && refused.size() == 1) throw UnsupportedError(refused.front().second);
   if (!stateless)
     throw UnsupportedError(fmt::format("program '{}': expected one axis along which rows arrive, found open axes {}: {}. {}",

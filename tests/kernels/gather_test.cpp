@@ -83,6 +83,35 @@ TEST_CASE("gather, pad and their like see the elements of a tensor that is turne
   });
 }
 
+TEST_CASE("gather behind the first axis takes runs of places, single places and blocks, alone and by many threads") {
+  CpuDevice device(3);
+  Random random(8);
+  for (const std::int64_t behind : {1, 3}) {
+    for (const bool turned : {false, true}) {
+      INFO("behind ", behind, ", turned ", turned);
+      const std::int64_t outer = 5, extent = 700;
+      Tensor x = random_tensor(random, DType::f32, turned ? DDim{extent, outer, behind} : DDim{outer, extent, behind});
+      if (turned) x = x.permute({1, 0, 2});
+      List places;
+      for (int frame = 0; frame < 40; ++frame)
+        for (std::int64_t i = 0; i < 256; ++i) places.push_back(frame * 11 + i);
+      for (const std::int64_t place : {699, 0, -1, 3, 3, 2, 1, 5, 6, -700}) places.push_back(place);
+      for (const List& named : {places, List{4}, List{-1, 0}, List{}}) {
+        const auto width = static_cast<std::int64_t>(named.size());
+        const Tensor found = gather(x, width == 1 ? Tensor::scalar(named[0]) : Tensor::from(named, DDim{width}), 1, device.stream(0));
+        CHECK(found.dims() == (width == 1 ? DDim{outer, behind} : DDim{outer, width, behind}));
+        const std::vector<float> values = found.to_vector<float>(), given = contiguous(x, device.stream(0)).to_vector<float>();
+        std::vector<float> expected;
+        for (std::int64_t row = 0; row < outer; ++row)
+          for (const std::int64_t place : named)
+            for (std::int64_t i = 0; i < behind; ++i)
+              expected.push_back(given[static_cast<std::size_t>((row * extent + (place + extent) % extent) * behind + i)]);
+        CHECK(values == expected);
+      }
+    }
+  }
+}
+
 TEST_CASE("a place outside is an error that names it, the axis and the extents") {
   CpuDevice device;
   CHECK_THROWS_WITH_AS(gather(table(), Tensor::from<std::int64_t>({3}), 0, device.stream(0)),

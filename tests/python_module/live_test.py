@@ -629,6 +629,23 @@ def test_one_row_without_an_axis_is_refused_by_a_message_that_helps():
     asyncio.run(main())
 
 
+def test_rows_without_their_axis_of_one_element_are_refused_by_a_message_that_helps():
+    program = mr.Program("rows of [1, 3]")
+    with program:
+        mr.output("y", mr.tanh(mr.input("x", mr.f32, [None, 1, 3], lod=1)))
+
+    async def main():
+        async with mr.LiveModel(program).session() as session:
+            with pytest.raises(mr.ShapeError, match=r"found f32\[5, 3\] on cpu: an axis of one element lacks, as numpy\.expand_dims\(rows, 1\)"):
+                await session.push(np.ones((5, 3), np.float32))
+            with pytest.raises(mr.ShapeError, match=r"found f32\[1, 3\] on cpu: one row is rows\[None\]"):
+                await session.push(np.ones((1, 3), np.float32))
+            with pytest.raises(mr.ShapeError, match=r"found f32\[5, 4\] on cpu$"):
+                await session.push(np.ones((5, 4), np.float32))
+
+    asyncio.run(main())
+
+
 def test_sessions_leak_nothing():
     x = np.zeros((50, WIDTH), np.float32)
 

@@ -141,6 +141,15 @@ void expect_open(const SessionObject& self) {
     throw ClosedError(fmt::format("session {}: the session is finished: only `next` follows `finish`", self.session->id()));
 }
 
+/// How `found` becomes rows of `expected`, which have one axis more: ": one row is rows[None]". Empty where no axis of one element is what lacks.
+std::string missing_axis(const DDim& expected, const DDim& found) {
+  if (found == expected.erased(0)) return ": one row is rows[None]";
+  for (int axis = 1; axis < expected.rank(); ++axis)
+    if (found.rank() > 0 && expected[axis] == 1 && found.inserted(axis, 1).erased(0) == expected.erased(0))
+      return fmt::format(": an axis of one element lacks, as numpy.expand_dims(rows, {}) has it", axis);
+  return "";
+}
+
 /// Arriving values by the name of their input: rows, of which `outer` more levels of sequences say whose they are.
 LiveRows rows_of(const Model& model, nb::handle alone, const nb::dict& named, int outer) {
   using Arriving = Model::Arriving;
@@ -151,9 +160,10 @@ LiveRows rows_of(const Model& model, nb::handle alone, const nb::dict& named, in
     type.lod_depth += outer;
     const Value value = value_from(rows, input.name, type);
     if (!value.is_tensor()) throw ArgumentError(fmt::format("live session, input '{}': expected rows of {}", input.name, type.to_string()));
-    if (value.tensor().tensor().rank() == type.rank() - 1)
-      throw ShapeError(fmt::format("live session, input '{}': expected rows, {}, found {}: one row is rows[None]", input.name,
-                                   type.to_string(), value.tensor().to_string()));
+    const Tensor& found = value.tensor().tensor();
+    if (found.rank() == type.rank() - 1)
+      throw ShapeError(fmt::format("live session, input '{}': expected rows, {}, found {}{}", input.name, type.to_string(),
+                                   found.to_string(), missing_axis(*type.shape, found.dims())));
     if (!made.emplace(input.name, value.tensor()).second)
       throw ArgumentError(fmt::format("live session: expected the rows of '{}' once, found them twice", input.name));
   };

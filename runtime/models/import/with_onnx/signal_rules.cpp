@@ -82,10 +82,11 @@ VarId moved(Importer& to, VarId x, int axis, bool back, int behind) {
 Signal signal_of(Importer& to, VarId x, int axis) {
   const std::int64_t parts = (*to.type(x).shape)[to.rank(x) - 1];
   if (parts != 1 && parts != 2) throw UnsupportedError("expected a last axis of 1 or 2 numbers, found " + to.type(x).to_string());
+  if (parts == 1) return {moved(to, to.squeezed(x, {-1}), axis, false, 0), no_var};
   const auto part = [&](std::int64_t which) {
     return moved(to, to.emit1("gather", {x, number(to, which)}, {{"axis", std::int64_t{-1}}}), axis, false, 0);
   };
-  return {part(0), parts == 2 ? part(1) : no_var};
+  return {part(0), part(1)};
 }
 
 /// `x` with `length` numbers along `axis`: cut, or zeros behind.

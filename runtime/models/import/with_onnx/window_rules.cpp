@@ -217,6 +217,12 @@ VarId counted(Importer& to, VarId x, int axis, const Window& window, double pad)
   return to.emit1("reshape", {over_windows(to, "sum", ones, 0, window, pad, 0)}, {{"shape", shape}});
 }
 
+/// Whether all windows of an axis have as many elements as the kernel, whatever the extent is: their mean goes row by row then.
+bool all_full(const Window& window, double pad) {
+  const bool padded = window.before != 0 || window.after != 0 || window.same_upper || window.same_lower;
+  return (!padded || pad == 1) && (!window.ceiling || window.stride == 1);
+}
+
 void average_pool(Importer& to, const Node& node, const char*) { to.give(node, "identity", {averaged(to, node, to.in(node, 0))}); }
 
 /// (Σ |x|^p)^(1/p) over each window.
@@ -290,8 +296,9 @@ VarId averaged(Importer& to, const Node& node, VarId x) {
   }
   for (std::size_t i = 0; i < windows.size(); ++i) {
     const int axis = static_cast<int>(i) + 2;
-    const VarId count = counted(to, x, axis, windows[i], pad);
-    x = f.over(over_windows(to, "sum", x, axis, windows[i], 0, 0), count);
+    const VarId sum = over_windows(to, "sum", x, axis, windows[i], 0, 0);
+    x = all_full(windows[i], pad) ? f.over(sum, static_cast<double>(windows[i].kernel))
+                                  : f.over(sum, counted(to, x, axis, windows[i], pad));
   }
   return f.cast(x, dtype);
 }

@@ -11,6 +11,7 @@
 
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/lowering/recurrence.h>
+#include <millrace/runtime/program/straight_program.h>
 
 /// Graphs over whole sequences, whose rows are shifted, padded, cut, or have shapes that are computed from their number, step by step.
 namespace millrace {
@@ -304,6 +305,71 @@ TEST_CASE("The names of extents tell the rows from the batch of a state that is 
   CHECK(testing::StepByStep(recurrence).run(x, {h0}) == testing::bytes_of(whole["y"].tensor()));
 }
 
+/// x [1, time, 4] and columns [1, 4, time] → y [1, time, 4].
+Live rows_and_columns(const char* op) {
+  Live graph({1, -1, 4});
+  graph.input("columns", {1, 4, -1});
+  name_extents(graph, 0, {"", "time", ""});
+  name_extents(graph, 1, {"", "", "time"});
+  graph.node("Transpose", {"x"}, {"by time"}).set("perm", Ints{1, 0, 2});
+  graph.gru("by time", "of time");
+  graph.node("Transpose", {"of time"}, {"made"}).set("perm", Ints{1, 0, 2});
+  graph.node(op, {"columns"}, {"seen"});
+  graph.node("Transpose", {"seen"}, {"rows"}).set("perm", Ints{0, 2, 1});
+  graph.node("Add", {"made", "rows"}, {"y"});
+  return graph;
+}
+
+TEST_CASE("Inputs that have the rows of one extent along several axes are all live") {
+  const Program program = parse(rows_and_columns("Relu"));
+  const Recurrence recurrence = make_recurrence(program);
+  CHECK(recurrence.given.empty());
+  REQUIRE(recurrence.inputs.size() == 2);
+  REQUIRE(recurrence.states.size() == 1);
+  testing::Random random(7);
+  const Tensor x = testing::random_tensor(random, {6, 4}), columns = testing::random_tensor(random, {1, 4, 6});
+  const RunResult whole = testing::run_fifo(run(program, Feeds{{"x", x.reshape({1, 6, 4})}, {"columns", columns}}));
+  const std::vector<std::byte> expected = testing::bytes_of(whole["y"].tensor());
+  const StraightProgram step(recurrence.step);
+  std::vector<Value> states = StraightProgram(recurrence.start).run({});
+  std::vector<std::byte> bits;
+  for (std::int64_t t = 0; t < 6; ++t) {
+    const Tensor column = columns.select(2, t).copy_to(CpuPlace{});
+    std::vector<Value> made =
+        step.run({x.rows(t, t + 1).reshape(recurrence.inputs[0].dims), column.reshape(recurrence.inputs[1].dims), states[0]});
+    const std::vector<std::byte> row = testing::bytes_of(made[0].tensor().tensor());
+    bits.insert(bits.end(), row.begin(), row.end());
+    states[0] = made[1];
+  }
+  CHECK(bits == expected);
+}
+
+TEST_CASE("Inputs that have the rows of the only extent along several axes need no state") {
+  Live graph({1, -1, 4});
+  graph.input("columns", {1, 4, -1});
+  name_extents(graph, 0, {"", "time", ""});
+  name_extents(graph, 1, {"", "", "time"});
+  graph.node("Transpose", {"columns"}, {"rows"}).set("perm", Ints{0, 2, 1});
+  graph.node("Add", {"x", "rows"}, {"y"});
+  const Recurrence recurrence = make_recurrence(parse(graph));
+  CHECK(recurrence.extent == "time");
+  CHECK(recurrence.inputs.size() == 2);
+  CHECK(recurrence.given.empty());
+}
+
+TEST_CASE("A refusal of rows along several axes says why the extent by its name is none") {
+  const Program program = parse(rows_and_columns("GlobalMaxPool"));
+  try {
+    make_recurrence(program);
+    FAIL("went live");
+  } catch (const UnsupportedError& error) {
+    const std::string text = error.what();
+    CAPTURE(text);
+    CHECK(text.find("'columns' has the rows 'time' along axis 2") != std::string::npos);
+    CHECK(text.find("along extent 'time': op reduce") != std::string::npos);
+  }
+}
+
 TEST_CASE("A value that is given and only read does not make the batch the rows") {
   Live graph({-1, -1, 4});
   graph.input("speaker", {1, 4});
@@ -422,6 +488,23 @@ TEST_CASE("One Pad serves several causal convolutions, with what lies between th
         expect_same_bits(graph);
       else
         CHECK_THROWS_AS(make_recurrence(parse(graph)), UnsupportedError);
+    }
+  }
+}
+
+TEST_CASE("Causal pools by the mean go live, whose windows are all full") {
+  for (const std::int64_t kernel : {1, 2, 3, 5}) {
+    for (const bool pads : {false, true}) {
+      INFO("kernel ", kernel, ", pads ", pads);
+      Live graph({1, -1, 4});
+      graph.node("Transpose", {"x"}, {"columns"}).set("perm", Ints{0, 2, 1});
+      graph.pad("columns", "wide", {0, 0, pads ? 0 : kernel - 1, 0, 0, 0});
+      auto pool = graph.node("AveragePool", {"wide"}, {"mean"}).set("kernel_shape", Ints{kernel});
+      if (pads) pool.set("pads", Ints{kernel - 1, 0}).set("count_include_pad", 1);
+      graph.node("Transpose", {"mean"}, {"by time"}).set("perm", Ints{2, 0, 1});
+      graph.gru("by time", "of time");
+      graph.node("Transpose", {"of time"}, {"y"}).set("perm", Ints{1, 0, 2});
+      expect_same_bits(graph);
     }
   }
 }
