@@ -96,10 +96,7 @@ void add_attention_ops(OpRegistry& registry) {
              {"scale", "shares_heads", "steps", "q_axes", "k_axes", "v_axes", "out_axes", "mask_value", "mask_keeps", "hidden_keeps"});
   def.infer = infer_attention;
   def.prepare = prepare_attention;
-  def.follow_rows = [](const InferContext&, const std::vector<int>&) -> std::vector<int> { refuse_rows("looks at all rows"); };
-  def.vectorize = [](Vectorizer&, const Op&) {
-    throw UnsupportedError("op attention: it is made when a program is compiled, of ops that have a rule for many sequences");
-  };
+  set_made_for_runs(def);
   registry.add(std::move(def));
 }
 

@@ -252,9 +252,7 @@ void add_conv_ops(OpRegistry& registry) {
                        {"group", "strides", "dilations", "pads", "steps", "to"});
   bytes.infer = infer_conv_integer;
   bytes.prepare = prepare_conv_integer;
-  bytes.follow_rows = [](const InferContext&, const std::vector<int>&) -> std::vector<int> {
-    refuse_rows("made for runs of whole inputs");
-  };
+  set_made_for_runs(bytes);
   registry.add(std::move(bytes));
 }
 

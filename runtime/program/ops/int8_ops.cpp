@@ -429,7 +429,7 @@ OpDef integer_arithmetic_op() {
   OpDef def = define("integer_arithmetic", {"X", "Zero", "W", "WZero?", "Added?", "Operands..."}, {"Out"}, {"steps", "to"});
   def.infer = infer_integer_arithmetic;
   def.prepare = prepare_integer_arithmetic;
-  def.follow_rows = [](const InferContext&, const std::vector<int>&) -> std::vector<int> { refuse_rows("made for runs of whole inputs"); };
+  set_made_for_runs(def);
   return def;
 }
 

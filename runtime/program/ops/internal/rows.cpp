@@ -9,6 +9,13 @@ namespace millrace::ops {
 
 void refuse_rows(const std::string& reason) { throw UnsupportedError(reason); }
 
+void set_made_for_runs(OpDef& def) {
+  def.follow_rows = [](const InferContext&, const std::vector<int>&) -> std::vector<int> { refuse_rows("made for runs of whole inputs"); };
+  def.vectorize = [](Vectorizer&, const Op& op) {
+    throw UnsupportedError("op " + op.type + ": it is made when a program is compiled, of ops that have a rule for many sequences");
+  };
+}
+
 RowRule follow_first(std::function<int(const InferContext&, int)> where) {
   return [where = std::move(where)](const InferContext& context, const std::vector<int>& axes) -> std::vector<int> {
     for (std::size_t input = 1; input < axes.size(); ++input)

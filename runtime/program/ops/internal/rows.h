@@ -16,6 +16,9 @@ using RowRule = std::function<std::vector<int>(const InferContext&, const std::v
 /// UnsupportedError: the op `reason`, as in "reduces over the rows".
 [[noreturn]] void refuse_rows(const std::string& reason);
 
+/// The rules, by row and for many sequences, of an op that passes over whole runs make of others, which have rules of their own: both refuse.
+void set_made_for_runs(OpDef& def);
+
 /// A rule for ops of one output that treat the rows of input 0 (where = −1 is not asked); rows in any other input are
 /// refused.
 RowRule follow_first(std::function<int(const InferContext&, int axis)> where);
