@@ -27,7 +27,7 @@ struct PackedConvInteger {
 PackedConvInteger pack_conv_integer(const ConvDesc& desc, const Tensor& weights, std::span<const std::int32_t> zeros,
                                     std::span<const std::int32_t> added = {});
 
-/// What follows the sums: steps in f32 (kernels/arithmetic.h) with operands of one element or of M, one for each unit; `to`: f32, u8 or i8, or, without steps, i32.
+/// The arithmetic behind the sums: steps in f32 (kernels/arithmetic.h) with operands of one element or of M, one for each unit; `to`: f32, u8 or i8, or, without steps, i32.
 struct ConvIntegerSteps {
   std::vector<ArithmeticStep> steps;
   std::vector<Tensor> operands;

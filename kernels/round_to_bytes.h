@@ -40,7 +40,7 @@ struct ByteTensor {
 };
 ByteTensor quantize_bytes(const Tensor& x, int axis, StreamRef stream);
 
-/// What belongs to each column of weights: the number that stands for 0 in it, and what is added to its sums. i32 [n], contiguous, or null for 0.
+/// Two numbers for each column of weights: the one that stands for 0 in it, and what is added to its sums. i32 [n], contiguous, or null for 0.
 struct ByteColumns {
   const Tensor* zero = nullptr;
   const Tensor* added = nullptr;

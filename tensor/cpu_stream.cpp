@@ -54,7 +54,7 @@ struct CpuStream::Queue {
     std::unique_ptr<Work> work;  // or null: wait for `point`
     Point point;
   };
-  /// How many pieces of work and waits were enqueued, times `one`, and two flags. One word, so that work in the caller takes no lock.
+  /// The number of pieces of work and waits that were enqueued, times `one`, and two flags. One word, so that work in the caller takes no lock.
   std::atomic<std::uint64_t> word{0};
   static constexpr std::uint64_t busy = 1;    // work runs, or the head waits for a point; who sets it, clears it
   static constexpr std::uint64_t queued = 2;  // there are items, or the stream has failed: nothing runs in the caller

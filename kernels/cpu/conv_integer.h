@@ -9,7 +9,7 @@
 
 namespace millrace::cpu {
 
-/// How a convolution reads bytes four at a time: a lane of 32 bits holds four channels of one place or, of groups with one channel, four taps along the last axis.
+/// The order in which a convolution reads bytes four at a time: a lane of 32 bits holds four channels of one place or, of groups with one channel, four taps along the last axis.
 /// Weights are [group][unit, and a last one that sums the elements][step][4]; a step is one such four for one tap.
 struct ConvIntegerForm {
   std::int64_t groups, units, channels;  ///< of a group

@@ -69,7 +69,7 @@ void mapped_copy(const Tensor& x, const IndexMaps& maps, const Tensor* otherwise
       run = end - begin;
     }
   }
-  // How often each element follows itself, where all do alike, and stand side by side in x.
+  // The number of times that each element follows itself, where all do alike and stand side by side in x.
   std::int64_t times = 1;
   while (times < width && places[times] == places[0]) ++times;
   bool repeats = step == 1 && times > 1 && width % times == 0 && places[0] >= 0;

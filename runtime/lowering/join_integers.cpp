@@ -108,7 +108,7 @@ class Convolutions {
     return std::nullopt;
   }
 
-  /// What a `conv_integer` for op `at` is; the op becomes, or others behind it become, the cast of its sums.
+  /// The `conv_integer` that stands for op `at`; the op becomes, or others behind it become, the cast of its sums.
   std::optional<Op> take(std::size_t at) {
     const Op op = ops_[at];
     const Tensor* const weights = program_.constant(op.inputs[1]);

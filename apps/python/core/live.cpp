@@ -141,7 +141,7 @@ void expect_open(const SessionObject& self) {
     throw ClosedError(fmt::format("session {}: the session is finished: only `next` follows `finish`", self.session->id()));
 }
 
-/// How `found` becomes rows of `expected`, which have one axis more: ": one row is rows[None]". Empty where no axis of one element is what lacks.
+/// The way in which `found` becomes rows of `expected`, which have one axis more: ": one row is rows[None]". Empty where no axis of one element is what lacks.
 std::string missing_axis(const DDim& expected, const DDim& found) {
   if (found == expected.erased(0)) return ": one row is rows[None]";
   for (int axis = 1; axis < expected.rank(); ++axis)

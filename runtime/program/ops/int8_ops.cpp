@@ -351,7 +351,7 @@ KnownBytes packed_of(const Tensor& w, const Place& place, StreamRef stream) {
   return {plan, pack(plan, w, zeros(DDim{w.dim(1)}, DType::f32, stream), stream)};
 }
 
-/// What belongs to columns, contiguous.
+/// The operands of columns, contiguous.
 struct Columns {
   explicit Columns(OpContext& run) : zero(taken(run, in_weight_zeros)), added(taken(run, in_added)) {}
   operator ByteColumns() const { return {zero ? &*zero : nullptr, added ? &*added : nullptr}; }
