@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include <millrace/runtime/lowering/internal/reads.h>
 #include <millrace/runtime/program/op_registry.h>
 
 namespace millrace {
@@ -15,15 +16,11 @@ namespace {
 
 /// Takes out the ops that `may_go` allows and whose outputs nobody reads, and then those that only such ops read.
 void drop_where(Program& program, const std::function<bool(const Op&, int block)>& may_go) {
-  std::map<VarId, std::size_t> reads;
-  for (const Program::Port& port : program.outputs()) ++reads[port.var];
+  std::map<VarId, int> reads = lowering::reads_of(program);
   std::map<VarId, std::pair<int, std::size_t>> makers;  // block and place of the op
   for (const Block& block : program.blocks()) {
-    for (const VarId var : block.results) ++reads[var];
-    for (std::size_t i = 0; i < block.ops.size(); ++i) {
-      for (const VarId var : block.ops[i].inputs) ++reads[var];
+    for (std::size_t i = 0; i < block.ops.size(); ++i)
       for (const VarId var : block.ops[i].outputs) makers[var] = {block.idx, i};
-    }
   }
   const auto is_unread = [&](VarId var) { return !reads.contains(var) || reads.at(var) == 0; };
   std::set<std::pair<int, std::size_t>> open, gone;

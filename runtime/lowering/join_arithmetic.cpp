@@ -11,6 +11,8 @@
 #include <vector>
 
 #include <millrace/kernels/arithmetic.h>
+#include <millrace/runtime/lowering/internal/arithmetic_steps.h>
+#include <millrace/runtime/lowering/internal/reads.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/program/ops/internal/arithmetic_names.h>
 
@@ -35,20 +37,6 @@ struct Chain {
   }
 };
 
-/// A function of two elements, as a step on the first and on the second of them.
-struct TwoSides {
-  const char* op;
-  ArithmeticStep of_first, of_second;
-};
-constexpr TwoSides functions[] = {
-    {"add", ArithmeticStep::add, ArithmeticStep::add},
-    {"mul", ArithmeticStep::mul, ArithmeticStep::mul},
-    {"sub", ArithmeticStep::sub, ArithmeticStep::from},
-    {"div", ArithmeticStep::div, ArithmeticStep::into},
-    {"minimum", ArithmeticStep::minimum, ArithmeticStep::before_minimum},
-    {"maximum", ArithmeticStep::maximum, ArithmeticStep::before_maximum},
-};
-
 struct OneSide {
   const char* op;
   ArithmeticStep step;
@@ -71,7 +59,7 @@ class Joiner {
 
   void run() {
     skip_copies();
-    count_readers();
+    readers_ = lowering::reads_of(program_);
     take_squares();
     for (std::size_t i = 0; i < ops_.size(); ++i)
       if (std::optional<Chain> chain = chain_of(i)) chains_[ops_[i].outputs[0]] = std::move(*chain);
@@ -99,15 +87,6 @@ class Joiner {
     }
   }
 
-  void count_readers() {
-    for (const Program::Port& port : program_.outputs()) ++readers_[port.var];
-    for (const Block& block : program_.blocks()) {
-      for (const VarId result : block.results) ++readers_[result];
-      for (const Op& op : block.ops)
-        for (const VarId input : op.inputs) ++readers_[input];
-    }
-  }
-
   const VarType& type(VarId var) const { return program_.var(var).type; }
   bool fits(const Op& op) const {
     const VarType& out = type(op.outputs[0]);
@@ -127,9 +106,8 @@ class Joiner {
       if (op.type == each.op) return extended(at, op.inputs[0], {{each.step}});
     if (op.type == "clip") return clipped(at);
     if (is_square(op)) return extended(at, op.inputs[0], {{ArithmeticStep::square}});
-    const auto* const found =
-        std::find_if(std::begin(functions), std::end(functions), [&](const TwoSides& each) { return op.type == each.op; });
-    if (found == std::end(functions) || op.inputs[0] == op.inputs[1]) return std::nullopt;
+    const lowering::TwoSides* const found = lowering::two_sides(op.type);
+    if (found == nullptr || op.inputs[0] == op.inputs[1]) return std::nullopt;
     const bool second = !continues(at, op.inputs[0]) && (continues(at, op.inputs[1]) || type(op.inputs[0]) != type(op.outputs[0]));
     return second ? extended(at, op.inputs[1], {{found->of_second, op.inputs[0]}})
                   : extended(at, op.inputs[0], {{found->of_first, op.inputs[1]}});

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include <millrace/kernels/arithmetic.h>
+#include <millrace/runtime/lowering/internal/arithmetic_steps.h>
+#include <millrace/runtime/lowering/internal/reads.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/program/ops/internal/arithmetic_names.h>
 
@@ -22,20 +24,6 @@ namespace millrace {
 namespace {
 
 using Ints = std::vector<std::int64_t>;
-
-/// Functions of two elements, as a step on the first and on the second of them.
-struct TwoSides {
-  const char* op;
-  ArithmeticStep of_first, of_second;
-};
-constexpr TwoSides functions[] = {
-    {"add", ArithmeticStep::add, ArithmeticStep::add},
-    {"mul", ArithmeticStep::mul, ArithmeticStep::mul},
-    {"sub", ArithmeticStep::sub, ArithmeticStep::from},
-    {"div", ArithmeticStep::div, ArithmeticStep::into},
-    {"minimum", ArithmeticStep::minimum, ArithmeticStep::before_minimum},
-    {"maximum", ArithmeticStep::maximum, ArithmeticStep::before_maximum},
-};
 
 /// A condition that replaces elements, and what it leaves.
 struct Replaced {
@@ -66,12 +54,7 @@ class Joiner {
   void run() {
     for (std::size_t i = 0; i < ops_.size(); ++i)
       for (const VarId output : ops_[i].outputs) makers_[output] = i;
-    for (const Program::Port& port : program_.outputs()) ++readers_[port.var];
-    for (const Block& block : program_.blocks()) {
-      for (const VarId result : block.results) ++readers_[result];
-      for (const Op& op : block.ops)
-        for (const VarId input : op.inputs) ++readers_[input];
-    }
+    readers_ = lowering::reads_of(program_);
     for (std::size_t i = 0; i < ops_.size(); ++i)
       if (ops_[i].type == "matmul") join(i);
     std::size_t place = 0;
@@ -149,10 +132,8 @@ class Joiner {
       if (made == makers_.end() || readers_.at(var) != 1 || type(var).rank() != rank || found.operands.size() == most_operands)
         return std::nullopt;
       const Op& op = ops_[made->second];
-      const auto* const function =
-          std::find_if(std::begin(functions), std::end(functions), [&](const TwoSides& each) { return op.type == each.op; });
-      if (function == std::end(functions) || !plain(op.inputs[0], type(var).dtype) || !plain(op.inputs[1], type(var).dtype))
-        return std::nullopt;
+      const lowering::TwoSides* const function = lowering::two_sides(op.type);
+      if (function == nullptr || !plain(op.inputs[0], type(var).dtype) || !plain(op.inputs[1], type(var).dtype)) return std::nullopt;
       const bool second = !leads_to_product(op.inputs[0]);
       const VarId operand = op.inputs[second ? 0 : 1];
       if (op.inputs[0] == op.inputs[1] || (second && !leads_to_product(op.inputs[1]))) return std::nullopt;
@@ -178,7 +159,7 @@ class Joiner {
       const auto made = makers_.find(var);
       if (made == makers_.end() || readers_.at(var) != 1) return false;
       const Op& op = ops_[made->second];
-      if (std::none_of(std::begin(functions), std::end(functions), [&](const TwoSides& each) { return op.type == each.op; })) return false;
+      if (lowering::two_sides(op.type) == nullptr) return false;
       // The side that is no constant and has all axes; the first of two.
       const auto whole = [&](VarId input) { return makers_.contains(input) && readers_.at(input) == 1 && type(input) == type(var); };
       if (!whole(op.inputs[0]) && !whole(op.inputs[1])) return false;

@@ -12,23 +12,13 @@
 #include <vector>
 
 #include <millrace/kernels/conv_integer.h>
+#include <millrace/runtime/lowering/internal/reads.h>
 #include <millrace/runtime/program/op_registry.h>
 
 namespace millrace {
 namespace {
 
 using Ints = std::vector<std::int64_t>;
-
-std::map<VarId, int> readers_of(const Program& program) {
-  std::map<VarId, int> readers;
-  for (const Program::Port& port : program.outputs()) ++readers[port.var];
-  for (const Block& block : program.blocks()) {
-    for (const VarId result : block.results) ++readers[result];
-    for (const Op& op : block.ops)
-      for (const VarId input : op.inputs) ++readers[input];
-  }
-  return readers;
-}
 
 /// Whole numbers of a tensor of floats, each at most `most`; nothing where another is among them.
 std::optional<std::vector<std::int32_t>> whole_numbers(const Tensor& of, double most) {
@@ -47,7 +37,7 @@ std::optional<std::vector<std::int32_t>> whole_numbers(const Tensor& of, double 
 /// Convolutions of bytes that a program computes in floats, exactly.
 class Convolutions {
  public:
-  explicit Convolutions(Program& program) : program_(program), ops_(program.block(0).ops), readers_(readers_of(program)) {}
+  explicit Convolutions(Program& program) : program_(program), ops_(program.block(0).ops), readers_(lowering::reads_of(program)) {}
 
   void run() {
     for (std::size_t i = 0; i < ops_.size(); ++i)
@@ -204,7 +194,7 @@ class Joiner {
   explicit Joiner(Program& program) : program_(program), ops_(program.block(0).ops) {}
 
   void run() {
-    std::map<VarId, int> readers = readers_of(program_);
+    std::map<VarId, int> readers = lowering::reads_of(program_);
     std::map<VarId, std::size_t> sums;
     std::set<std::size_t> gone;
     for (std::size_t i = 0; i < ops_.size(); ++i) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <millrace/runtime/lowering/internal/reads.h>
 #include <millrace/runtime/program/op_registry.h>
 
 namespace millrace {
@@ -70,17 +71,10 @@ class Joiner {
  private:
   void read() {
     makers_.clear();
-    readers_.clear();
     gone_.clear();
     for (std::size_t i = 0; i < ops_.size(); ++i)
       for (const VarId output : ops_[i].outputs) makers_[output] = i;
-    for (const Program::Port& port : program_.outputs()) ++readers_[port.var];
-    for (const Block& block : program_.blocks()) {
-      for (const VarId result : block.results) ++readers_[result];
-      for (const Op& op : block.ops)
-        for (const VarId input : op.inputs)
-          if (input != no_var) ++readers_[input];
-    }
+    readers_ = lowering::reads_of(program_);
   }
 
   const Op* maker(VarId var, const char* type) const {
