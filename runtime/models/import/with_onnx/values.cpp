@@ -185,7 +185,7 @@ std::optional<Element> Values::broadcast_axis(const Op& op, VarId var, int axis,
 /// extent beside 1.
 std::optional<Element> Values::listed_axis(const Op& op, VarId var, int axis, int depth) {
   const bool stretched = op.type == "expand";
-  const auto list = depth < deepest ? elements(op.inputs[stretched ? 1 : 0], depth + 1) : std::nullopt;
+  const auto list = depth < deepest ? elements(op.inputs[op.type == "constant_of_shape" ? 0 : 1], depth + 1) : std::nullopt;
   if (!list) return std::nullopt;
   const int rank = program_.var(var).type.rank();
   const int place = axis - (rank - static_cast<int>(list->size()));
@@ -241,7 +241,8 @@ std::optional<Element> Values::kept_axis(const Op& op, VarId var, int axis, int 
   const int rank = program_.var(var).type.rank(), from = op.inputs.empty() ? -1 : program_.var(op.inputs[0]).type.rank();
   if (rank < 0 || from < 0) return std::nullopt;
   if (ops::find_binary(type) || type == "where") return broadcast_axis(op, var, axis, depth);
-  if (type == "expand" || type == "constant_of_shape") return listed_axis(op, var, axis, depth);
+  const bool listed = type == "expand" || type == "constant_of_shape" || (type == "reshape_to" && op.attributes.get_or("allowzero", false));
+  if (listed) return listed_axis(op, var, axis, depth);
   using Ints = std::vector<std::int64_t>;
   const auto list = [&](const char* name) { return op.attributes.get_or(name, Ints{}); };
   const auto at = [&](int kept) { return Element{std::nullopt, op.inputs[0], kept}; };

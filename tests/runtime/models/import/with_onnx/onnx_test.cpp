@@ -22,6 +22,7 @@
 
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/files/file.h>
+#include <millrace/runtime/lowering/lower_for_runs.h>
 #include <millrace/runtime/lowering/recurrence.h>
 #include <millrace/runtime/program/check.h>
 #include <millrace/runtime/program/text.h>
@@ -258,6 +259,26 @@ TEST_CASE("A shape of the extents of another tensor keeps what is known of it") 
     const RunResult result = testing::on_cpu(program, {{"x", ones({2, 5, 8})}});
     CHECK(result["y"].dims() == DDim{2, 5, 3, 2, 4});
   }
+}
+
+TEST_CASE("An extent behind a convolution whose rows are open is that of its input") {
+  GraphBuilder graph;
+  graph.input("x", {-1, 2, -1, 9}).initializer("w", ones({3, 2, 3, 3})).initializer("first", Tensor::scalar(std::int64_t{0}));
+  graph.output("y").output("batch");
+  graph.node("Conv", {"x", "w"}, {"made"}).set("dilations", Ints{2, 1}).set("pads", Ints{1, 1, 1, 1});
+  graph.node("Relu", {"made"}, {"y"});
+  graph.node("Shape", {"y"}, {"shape"});
+  graph.node("Gather", {"shape", "first"}, {"batch"});
+  Program program = parse(graph);
+  const std::vector<Op>& all = program.block(0).ops;
+  const auto last = std::find_if(all.rbegin(), all.rend(), [](const Op& op) { return op.type == "shape"; });
+  REQUIRE(last != all.rend());
+  CHECK(last->inputs == std::vector<VarId>{program.inputs()[0].var});
+  lower_for_runs(program, CpuPlace{});  // nothing reads the parts of the convolution, which become one op
+  const std::vector<std::string> ops = ops_of(program);
+  CHECK(std::count(ops.begin(), ops.end(), "conv") == 1);
+  CHECK(std::count(ops.begin(), ops.end(), "conv1d") == 0);
+  CHECK(testing::on_cpu(program, {{"x", ones({4, 2, 5, 9})}})["batch"].tensor().item_int() == 4);
 }
 
 /// Attention of `heads` heads that read `shared` heads of K and V, whose numbers the file does not say.
