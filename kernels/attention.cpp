@@ -48,8 +48,10 @@ Tensor in_parts(const Attention& call, StreamRef stream) {
     scores = arithmetic(call.steps, scores, operands, stream);
   }
   if (call.offset) {
-    const Tensor keys = arange(scores.dim(3), DType::i64, stream);
-    const Tensor last = binary(Binary::add, arange(scores.dim(2), DType::i64, stream).reshape(DDim{-1, 1}), *call.offset, stream);
+    const Tensor keys = arange(call.bias_keys < 0 ? scores.dim(3) : call.bias_keys, DType::i64, stream);
+    const Tensor last =
+        binary(Binary::add, arange(call.bias_queries < 0 ? scores.dim(2) : call.bias_queries, DType::i64, stream).reshape(DDim{-1, 1}),
+               *call.offset, stream);
     const Tensor bias = where(binary(Binary::less_equal, keys, last, stream), number(0, dtype, stream),
                               number(-std::numeric_limits<double>::infinity(), dtype, stream), stream);
     scores = binary(Binary::add, scores, bias, stream);
@@ -85,6 +87,8 @@ std::optional<DDim> scores_of(const Attention& call) {
   if (!whole || call.q.dim(3) != call.k.dim(3) || call.v.dim(1) != kept || call.v.dim(2) != call.k.dim(2) || call.v.elements() == 0 ||
       scores.elements() == 0)
     return std::nullopt;
+  const auto is = [](std::int64_t asked, std::int64_t extent) { return asked < 0 || asked == extent; };
+  if (call.offset && (!is(call.bias_queries, scores[2]) || !is(call.bias_keys, scores[3]))) return std::nullopt;
   for (const Tensor* const x : {&call.q, &call.k, &call.v})
     if (x->dim(0) != 1 && x->dim(0) != batch) return std::nullopt;
   for (const Tensor& operand : call.operands)
@@ -127,6 +131,7 @@ Tensor attention(const Attention& call, StreamRef stream) {
   }
   if (all.offset) {
     internal::check_dtype("attention", "offset", *all.offset, DType::i64);
+    internal::check_dims("attention", "offset", *all.offset, DDim{});
     read[count++] = &*all.offset;
   }
   const DDim made{(*scores)[0], (*scores)[1], (*scores)[2], call.v.dim(3)};

@@ -30,6 +30,8 @@ struct Attention {
   std::vector<Tensor> operands;
   /// Behind the steps, of one i64: query s sees keys up to s + offset. −∞ is added to the scores of the others.
   std::optional<Tensor> offset;
+  /// The extents of what is added there, which stretches as a bias does; −1: those of the scores.
+  std::int64_t bias_queries = -1, bias_keys = -1;
   /// Behind those, of the scores.
   std::optional<ScoreMask> mask;
   /// Of the weights; its value is 0.

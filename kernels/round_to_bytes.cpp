@@ -243,7 +243,11 @@ Tensor matmul_integer(const Int8Plan& plan, const PackedInt8& weights, const Ten
     throw ShapeError("matmul_integer: expected zeros of the first extents of " + x.to_string() + ", found " + zero.to_string());
   DDim dims = x.dims();
   dims[-1] = plan.desc().n;
-  if (x.elements() == 0 || dims.elements() == 0) return zeros(dims, DType::i32, stream);
+  if (dims.elements() == 0) return zeros(dims, DType::i32, stream);
+  if (x.elements() == 0) {
+    const Tensor nothing = zeros(dims, DType::i32, stream);
+    return columns.added == nullptr ? nothing : binary(Binary::add, nothing, *columns.added, stream);
+  }
   if (internal::on_cuda(stream.place())) return summed_in_steps(weights, x, zero, columns, stream);
   return sum_of_bytes(plan, weights, x, zero, columns, {}, stream);
 }

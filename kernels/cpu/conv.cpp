@@ -80,7 +80,7 @@ class Group {
       last += (extents_[static_cast<std::size_t>(axis)] - 1) * steps_[static_cast<std::size_t>(axis)];
     between_ = last + 1;
     together_ = std::max<std::int64_t>(1, near_bytes / std::max<std::int64_t>(1, k_ * width_ * static_cast<std::int64_t>(sizeof(T))));
-    adjoining_ = between_ <= most_between * places_ && between_ >= width_;
+    adjoining_ = between_ <= most_between * places_ && between_ >= width_ && rises();
     if (adjoining_ && spatial == 2 && weights.dim(2) > 1 && parts_.empty()) find_seen(x_dims[2], weights);
   }
 
@@ -349,6 +349,13 @@ class Group {
       row /= extents_[axis];
     }
     return start;
+  }
+  /// Whether each row begins behind the one before it. Wide padding on both sides of an axis is shared by neighbours, so that the last rows of one lie among
+  /// the first of the next.
+  bool rises() const {
+    for (std::size_t axis = 1; axis + 1 < extents_.size(); ++axis)
+      if (extents_[axis] * steps_[axis] > steps_[axis - 1]) return false;
+    return true;
   }
   /// The first row that begins at `place` or behind it.
   std::int64_t first_row(std::int64_t place) const {

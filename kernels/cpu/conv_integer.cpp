@@ -8,6 +8,7 @@
 
 #include <millrace/kernels/cpu/arithmetic_kernels.h>
 #include <millrace/kernels/cpu/int8_kernels.h>
+#include <millrace/kernels/internal/wrapping.h>
 
 namespace millrace::cpu {
 namespace {
@@ -153,11 +154,11 @@ class Run {
   /// Takes off what the zeros make too much, and adds what belongs to the unit.
   void complete(std::int64_t unit, std::int64_t places, const std::int32_t* windows, std::int32_t* sums) const {
     const auto at = static_cast<std::size_t>(unit);
-    const std::int32_t off = zero_ * weights_.sums[at] - (weights_.added.empty() ? 0 : weights_.added[at]);
-    for (std::int64_t i = 0; i < places; ++i) sums[i] -= off;
+    const std::int32_t on = internal::wrapping_sub(weights_.added.empty() ? 0 : weights_.added[at], zero_, weights_.sums[at]);
+    for (std::int64_t i = 0; i < places; ++i) sums[i] = internal::wrapping_add(sums[i], on);
     if (weights_.zeros.empty()) return;
     const std::int32_t zero = weights_.zeros[at];
-    for (std::int64_t i = 0; i < places; ++i) sums[i] -= zero * windows[i];
+    for (std::int64_t i = 0; i < places; ++i) sums[i] = internal::wrapping_sub(sums[i], zero, windows[i]);
   }
 
   /// Writes places of the output among those from `first` on.

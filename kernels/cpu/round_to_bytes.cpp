@@ -7,6 +7,7 @@
 #include <millrace/kernels/cpu/arithmetic_kernels.h>
 #include <millrace/kernels/cpu/int8_kernels.h>
 #include <millrace/kernels/cpu/spans.h>
+#include <millrace/kernels/internal/wrapping.h>
 #include <millrace/kernels/round_to_bytes.h>
 
 namespace millrace {
@@ -89,9 +90,9 @@ void complete(const ByteZeros& zeros, const std::int32_t* row_sums, std::int64_t
   for (std::int64_t row = 0; row < rows; ++row) {
     std::int32_t* const to = sums + row * stride;
     if (zeros.added != nullptr)
-      for (std::int64_t i = 0; i < width; ++i) to[i] += zeros.added[first + i];
+      for (std::int64_t i = 0; i < width; ++i) to[i] = internal::wrapping_add(to[i], zeros.added[first + i]);
     if (zeros.of_columns != nullptr)
-      for (std::int64_t i = 0; i < width; ++i) to[i] -= row_sums[row] * zeros.of_columns[first + i];
+      for (std::int64_t i = 0; i < width; ++i) to[i] = internal::wrapping_sub(to[i], row_sums[row], zeros.of_columns[first + i]);
   }
 }
 
@@ -101,7 +102,7 @@ std::int32_t row_sum(const std::uint8_t* bytes, std::int64_t k, const ByteZeros&
     for (std::int64_t i = 0; i < k; ++i) sum += static_cast<std::int8_t>(bytes[i]);
   else
     for (std::int64_t i = 0; i < k; ++i) sum += bytes[i];
-  return sum - static_cast<std::int32_t>(k) * zeros.of_rows;
+  return internal::wrapping_sub(sum, static_cast<std::int32_t>(k), zeros.of_rows);
 }
 
 }  // namespace

@@ -217,9 +217,10 @@ class Joiner {
     return count;
   }
 
-  bool is_number(const Step& step, ArithmeticStep kind, double number) const {
+  bool is_number(const Chain& chain, const Step& step, ArithmeticStep kind, double number) const {
     const Tensor* const known = step.kind == kind ? program_.constant(step.operand) : nullptr;
-    return known != nullptr && known->elements() == 1 && static_cast<double>(known->item()) == number;
+    return known != nullptr && known->elements() == 1 && known->rank() <= type(chain.x).rank() &&
+           static_cast<double>(known->item()) == number;
   }
 
   /// Takes out bounds that a conversion to bytes has anyway, a sum with 0 in front of it, and a 0 that is taken off whole numbers.
@@ -227,12 +228,12 @@ class Joiner {
     std::vector<Step>& steps = chain.steps;
     if (chain.to) {
       const double least = *chain.to == DType::i8 ? -128 : 0;
-      if (!steps.empty() && is_number(steps.back(), ArithmeticStep::minimum, least + 255)) steps.pop_back();
-      if (!steps.empty() && is_number(steps.back(), ArithmeticStep::maximum, least)) steps.pop_back();
-      if (!steps.empty() && is_number(steps.back(), ArithmeticStep::add, 0)) steps.pop_back();
+      if (!steps.empty() && is_number(chain, steps.back(), ArithmeticStep::minimum, least + 255)) steps.pop_back();
+      if (!steps.empty() && is_number(chain, steps.back(), ArithmeticStep::maximum, least)) steps.pop_back();
+      if (!steps.empty() && is_number(chain, steps.back(), ArithmeticStep::add, 0)) steps.pop_back();
     }
     const bool whole = !is_floating(type(chain.x).dtype);
-    if (whole && !steps.empty() && is_number(steps.front(), ArithmeticStep::sub, 0)) steps.erase(steps.begin());
+    if (whole && !steps.empty() && is_number(chain, steps.front(), ArithmeticStep::sub, 0)) steps.erase(steps.begin());
   }
 
   /// Writes the chain in the place of the last of its ops.

@@ -38,12 +38,17 @@ struct View {
   Ints axes;
 };
 
+/// A bias of 0 for keys up to a query and −∞ behind it: the number of keys in front of those that the first query alone sees, and the extents.
+struct Causal {
+  VarId offset = no_var, queries = no_var, keys = no_var;
+};
+
 /// The scores of an attention, up to its softmax.
 struct Scores {
   VarId product = no_var;
   std::string steps;
   std::vector<VarId> operands;
-  VarId offset = no_var;
+  Causal causal;
   std::optional<Replaced> mask;
 };
 
@@ -100,23 +105,26 @@ class Joiner {
     return first ? Replaced{op->inputs[2], op->inputs[0], *first, false} : Replaced{op->inputs[1], op->inputs[0], *second, true};
   }
 
-  /// The number of keys in front of those that the first query alone sees, of a bias of 0 for keys up to a query and −∞ behind it.
-  VarId causal_offset(VarId bias) const {
+  /// Without an offset for another bias.
+  Causal causal_of(VarId bias) const {
     const Op* where = maker(bias, "where");
     const Op* sees = where == nullptr ? nullptr : maker(where->inputs[0], "less_equal");
     if (sees == nullptr || number(where->inputs[1], 0) != 0.0 || std::signbit(program_.constant(where->inputs[1])->item()) ||
         number(where->inputs[2], 0) != -std::numeric_limits<double>::infinity())
-      return no_var;
+      return {};
     const Op* last = maker(sees->inputs[1], "add");
     const Op* column = last == nullptr ? nullptr : maker(last->inputs[0], "unsqueeze");
-    if (column == nullptr || ints(*column, "axes") != Ints{1} || !counts(sees->inputs[0]) || !counts(column->inputs[0])) return no_var;
-    const VarId offset = last->inputs[1];
-    return plain(offset, DType::i64) && type(offset).rank() == 0 ? offset : no_var;
+    if (column == nullptr || ints(*column, "axes") != Ints{1}) return {};
+    const Causal found{last->inputs[1], count_of(column->inputs[0]), count_of(sees->inputs[0])};
+    return is_count(found.offset) && is_count(found.queries) && is_count(found.keys) ? found : Causal();
   }
-  /// Whether the var is 0, 1, 2 …
-  bool counts(VarId var) const {
+  bool is_count(VarId var) const { return plain(var, DType::i64) && type(var).rank() == 0; }
+  /// The end of the var, where that is 0, 1, 2 …
+  VarId count_of(VarId var) const {
     const Op* range = maker(var, "range");
-    return range != nullptr && plain(var, DType::i64) && number(range->inputs[0], 0) == 0.0 && number(range->inputs[2], 0) == 1.0;
+    const bool counts =
+        range != nullptr && plain(var, DType::i64) && number(range->inputs[0], 0) == 0.0 && number(range->inputs[2], 0) == 1.0;
+    return counts ? range->inputs[1] : no_var;
   }
 
   /// Reads the scores back to their product.
@@ -137,9 +145,9 @@ class Joiner {
       const bool second = !leads_to_product(op.inputs[0]);
       const VarId operand = op.inputs[second ? 0 : 1];
       if (op.inputs[0] == op.inputs[1] || (second && !leads_to_product(op.inputs[1]))) return std::nullopt;
-      const VarId offset = steps.empty() && !found.mask && op.type == "add" ? causal_offset(operand) : no_var;
-      if (offset != no_var && found.offset == no_var) {
-        found.offset = offset;
+      const Causal causal = steps.empty() && !found.mask && op.type == "add" ? causal_of(operand) : Causal();
+      if (causal.offset != no_var && found.causal.offset == no_var) {
+        found.causal = causal;
       } else {
         steps.push_back(ops::name_of(second ? function->of_second : function->of_first));
         found.operands.push_back(operand);
@@ -251,7 +259,9 @@ class Joiner {
     std::swap(k.axes[k.axes.size() - 2], k.axes.back());
     take_transpose(k);
     View shared_k = k, shared_v = v;
-    const bool shares = take_sharing(shared_k) && take_sharing(shared_v) && (*type(shared_k.x).shape)[1] == (*type(shared_v.x).shape)[1];
+    const auto heads = [&](const View& view) { return (*type(view.x).shape)[static_cast<int>(view.axes[1])]; };
+    const bool shares = take_sharing(shared_k) && take_sharing(shared_v) && heads(shared_k) == heads(shared_v) && heads(k) == heads(v) &&
+                        plain(q.x, dtype) && type(q.x).rank() == rank && heads(q) == heads(k);
     if (shares) {
       k = shared_k;
       v = shared_v;
@@ -269,8 +279,14 @@ class Joiner {
       attributes.set("mask_keeps", scores->mask->keeps);
     }
     if (hidden) attributes.set("hidden_keeps", hidden->keeps);
-    std::vector<VarId> inputs{
-        q.x, k.x, v.x, scores->offset, scores->mask ? scores->mask->condition : no_var, hidden ? hidden->condition : no_var};
+    std::vector<VarId> inputs{q.x,
+                              k.x,
+                              v.x,
+                              scores->causal.offset,
+                              scores->causal.queries,
+                              scores->causal.keys,
+                              scores->mask ? scores->mask->condition : no_var,
+                              hidden ? hidden->condition : no_var};
     inputs.insert(inputs.end(), scores->operands.begin(), scores->operands.end());
     replace(at, Op{"attention", std::move(inputs), outer.outputs, std::move(attributes), outer.label});
     turn_result(at);
@@ -279,7 +295,7 @@ class Joiner {
   /// The result in the order in which the one op that reads it wants it.
   void turn_result(std::size_t at) {
     const VarId made = ops_[at].outputs[0];
-    if (readers_.at(made) != 1) return;
+    if (readers_[made] != 1) return;
     const auto reader =
         std::find_if(ops_.begin(), ops_.end(), [&](const Op& op) { return op.type == "transpose" && op.inputs[0] == made; });
     if (reader == ops_.end()) return;

@@ -73,7 +73,7 @@ class Convolutions {
 
   /// A byte, as a var of the dtype of `bytes`, that a float of one element is.
   VarId zero_of(VarId var, DType dtype) {
-    if (!type(var).shape || type(var).shape->elements() != 1) return no_var;
+    if (!type(var).is_static() || type(var).shape->elements() != 1) return no_var;
     if (const Tensor* known = program_.constant(var)) {
       const auto numbers = whole_numbers(*known, 255);
       const std::int32_t least = dtype == DType::i8 ? -128 : 0;

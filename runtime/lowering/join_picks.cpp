@@ -80,7 +80,7 @@ class Joiner {
     const Tensor* const index = program_.constant(picked.index);
     if (!type.shape || type.rank() != 3 || type.lod_depth > 0 || index == nullptr || index->rank() != 0) return;
     if (picked.axis < 0) picked.axis += 3;
-    if (picked.axis > 1 || extent(picked.x, picked.axis) < 2 || extent(picked.x, 2) < 1) return;
+    if (picked.axis > 1 || extent(picked.x, picked.axis) < 2 || extent(picked.x, 2) < 1 || extent(op.outputs[0], 1) < 1) return;
     picked.place = index->dtype() == DType::i64 ? index->to_vector<std::int64_t>()[0] : index->to_vector<std::int32_t>()[0];
     const std::int64_t places = extent(picked.x, picked.axis);
     if (picked.place < 0) picked.place += places;

@@ -22,6 +22,7 @@ void lower_for_runs(Program& program, const Place& place) {
     join_windows(program);
     join_attention(program);
     take_integers(program);
+    drop_unread(program);
     join_arithmetic(program);
     join_integers(program);
   }

@@ -179,7 +179,7 @@ Recurrence make_recurrence(const Program& program, const RecurrenceOptions& opti
     if (std::optional<Recurrence> made = over_named_extent(program, options, told, named)) return std::move(*made);
   const std::string advice = "Fix the extents of the batch, or say what a row is";
   // Otherwise the axes say why, and a name says no more.
-  if (told)
+  if (told && unclear)
     throw UnsupportedError(fmt::format("program '{}': expected one extent along which rows arrive, found none: {}; {}. {}", program.title(),
                                        along(refused), fmt::join(named, "; "), advice));
   if (!stateless && refused.size() == 1) throw UnsupportedError(refused.front().second);

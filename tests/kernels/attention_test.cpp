@@ -49,10 +49,12 @@ Tensor in_parts(const Attention& call, StreamRef stream) {
   }
   if (call.offset) {
     std::vector<float> bias;
-    for (std::int64_t s = 0; s < scores.dim(2); ++s)
-      for (std::int64_t t = 0; t < scores.dim(3); ++t)
+    const std::int64_t queries = call.bias_queries < 0 ? scores.dim(2) : call.bias_queries;
+    const std::int64_t keys = call.bias_keys < 0 ? scores.dim(3) : call.bias_keys;
+    for (std::int64_t s = 0; s < queries; ++s)
+      for (std::int64_t t = 0; t < keys; ++t)
         bias.push_back(t <= s + call.offset->item_int() ? 0.0f : -std::numeric_limits<float>::infinity());
-    scores = binary(Binary::add, scores, Tensor::from(bias, DDim{scores.dim(2), scores.dim(3)}), stream);
+    scores = binary(Binary::add, scores, Tensor::from(bias, DDim{queries, keys}), stream);
   }
   const auto replaced = [&](const Tensor& x, const ScoreMask& mask) {
     return mask.keeps ? where(mask.condition, x, number(mask.value, x), stream) : where(mask.condition, number(mask.value, x), x, stream);
@@ -176,6 +178,17 @@ TEST_CASE("keys behind a query weigh nothing, and spoil nothing that their weigh
       call.q.mutable_data<float>()[7] = 3e38f;
       checked(call);
     }
+}
+
+TEST_CASE("a causal bias of one query or one key stretches over the scores") {
+  Random random(9);
+  for (const auto& [queries, keys] : {std::pair{1, -1}, {-1, 1}, {1, 1}, {7, 12}}) {
+    Attention call = random_call(random, DType::f32, 1, 2, 7, 12, 8, 16);
+    call.offset = Tensor::scalar(std::int64_t{2});
+    call.bias_queries = queries;
+    call.bias_keys = keys;
+    checked(call);
+  }
 }
 
 TEST_CASE("a query has the same bits alone and among others") {

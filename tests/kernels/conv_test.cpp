@@ -216,6 +216,23 @@ TEST_CASE("taps of weights that are everywhere, of few units or of each channel 
   CHECK(find_taps(desc, Tensor(DType::f32, DDim{0, 1, 4})) == nullptr);
 }
 
+TEST_CASE("padding that is wider than the kernel on both sides of an axis gives each place, whichever axis it is") {
+  CpuDevice device;
+  Random random(3);
+  for (const std::int64_t groups : {1, 3})
+    for (std::size_t wide = 0; wide < 3; ++wide) {
+      CAPTURE(groups);
+      CAPTURE(wide);
+      ConvDesc desc;
+      desc.groups = groups;
+      desc.axes.resize(3);
+      desc.axes[wide].before = desc.axes[wide].after = 6;
+      const Tensor x = random_tensor(random, DType::f32, {2, 3, 4, 5, 9}), w = random_tensor(random, DType::f32, {6, 3 / groups, 1, 3, 3});
+      const Tensor made = conv(desc, x, w, nullptr, device.stream(0)).copy_to(CpuPlace{});
+      CHECK(same_bits(made, by_products<float>(desc, x, w, nullptr, made.dims(), device.stream(0))));
+    }
+}
+
 TEST_CASE("a convolution along one axis has the bits of conv1d, over views too") {
   CpuDevice device;
   Random random(5);

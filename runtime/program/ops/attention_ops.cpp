@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +17,7 @@
 namespace millrace::ops {
 namespace {
 
-constexpr std::size_t operands_begin = 6;
+constexpr std::size_t operands_begin = 8;
 
 /// The attributes of an op. Axes are views of the inputs, and of the result; where there are three of them, the first one is that of the heads.
 struct Form {
@@ -80,8 +82,10 @@ OpKernel prepare_attention(const PrepareContext& context) {
     call.k = viewed(run.tensor(1), form.k_axes);
     call.v = viewed(run.tensor(2), form.v_axes);
     if (run.has(3)) call.offset = run.tensor(3);
-    if (run.has(4)) call.mask = ScoreMask{run.tensor(4), mask_value, mask_keeps};
-    if (run.has(5)) call.hidden = ScoreMask{run.tensor(5), 0, hidden_keeps};
+    if (run.has(4)) call.bias_queries = std::max<std::int64_t>(0, run.tensor(4).item_int());
+    if (run.has(5)) call.bias_keys = std::max<std::int64_t>(0, run.tensor(5).item_int());
+    if (run.has(6)) call.mask = ScoreMask{run.tensor(6), mask_value, mask_keeps};
+    if (run.has(7)) call.hidden = ScoreMask{run.tensor(7), 0, hidden_keeps};
     for (std::size_t input = operands_begin; input < run.inputs(); ++input) call.operands.push_back(run.tensor(input));
     const Tensor made = attention(call, run.stream());
     run.set(0, flat ? made.reshape(made.dims().erased(0)) : made);
@@ -92,8 +96,9 @@ OpKernel prepare_attention(const PrepareContext& context) {
 
 void add_attention_ops(OpRegistry& registry) {
   OpDef def =
-      define("attention", {"Q", "K", "V", "Offset?", "Mask?", "Hidden?", "Operands..."}, {"Out"},
+      define("attention", {"Q", "K", "V", "Offset?", "Queries?", "Keys?", "Mask?", "Hidden?", "Operands..."}, {"Out"},
              {"scale", "shares_heads", "steps", "q_axes", "k_axes", "v_axes", "out_axes", "mask_value", "mask_keeps", "hidden_keeps"});
+  def.host_inputs = {4, 5};
   def.infer = infer_attention;
   def.prepare = prepare_attention;
   set_made_for_runs(def);

@@ -106,6 +106,13 @@ TEST_CASE("a value in fewer extents than the result is computed apart, and long 
         })) == Words{"add add add add add add add add add", "add add"});
 }
 
+TEST_CASE("a bound that adds an axis stays in front of a conversion to bytes that has it anyway") {
+  CHECK(joined(program_of([](Var x) {
+          const Var bounded = call1("minimum", {x, parameter("most", Tensor::from<float>({255.0f}).reshape({1, 1, 1}))});
+          return call1("cast", {bounded}, {{"to", DType::u8}});
+        })).size() == 1);
+}
+
 TEST_CASE("a layer norm in parts sums squares that are not written, and a mean over rows whose number nobody knows stays") {
   const auto mean = [](Var x, std::int64_t axis) {
     return call1("reduce", {x}, {{"kind", std::string("mean")}, {"axes", std::vector<std::int64_t>{axis}}, {"keepdims", true}});

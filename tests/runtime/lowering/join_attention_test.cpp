@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -62,15 +63,29 @@ std::vector<Op> joined(const Program& program) {
 
 const Ints apart{0, 2, 1, 3}, keys{0, 2, 3, 1};
 
-/// The mask of keys up to each query.
-Var causal(Var x) {
-  const Var rows = call1("reshape", {call1("shape", {x}, {{"start", std::int64_t{1}}, {"end", std::int64_t{2}}})}, {{"shape", Ints{}}});
-  const auto count = [&] { return call1("range", {constant(std::int64_t{0}), rows, constant(std::int64_t{1})}); };
-  const Var last = call1("unsqueeze", {count()}, {{"axes", Ints{1}}}) + constant(std::int64_t{0});
-  return call1("where", {call1("less_equal", {count(), last}), constant(0.0f), constant(-std::numeric_limits<float>::infinity())});
+Var rows_of(Var x) {
+  return call1("reshape", {call1("shape", {x}, {{"start", std::int64_t{1}}, {"end", std::int64_t{2}}})}, {{"shape", Ints{}}});
 }
+/// The mask [queries, keys] of keys up to each query.
+Var causal(Var queries, Var keys) {
+  const auto count = [](Var n) { return call1("range", {constant(std::int64_t{0}), n, constant(std::int64_t{1})}); };
+  const Var last = call1("unsqueeze", {count(queries)}, {{"axes", Ints{1}}}) + constant(std::int64_t{0});
+  return call1("where", {call1("less_equal", {count(keys), last}), constant(0.0f), constant(-std::numeric_limits<float>::infinity())});
+}
+Var causal(Var x) { return causal(rows_of(x), rows_of(x)); }
 
 }  // namespace
+
+TEST_CASE("heads of keys that are repeated for more queries than there are stretch the result") {
+  const std::vector<Op> made = joined(program_of([](Var q, Var k, Var v) {
+    const Var first = call1("slice", {turned(q, apart)}, {{"starts", Ints{0}}, {"ends", Ints{1}}, {"axes", Ints{1}}});
+    const Var index = parameter("index", Tensor::from<std::int64_t>({0, 0, 1, 1}));
+    const auto repeated = [&](Var x) { return call1("gather", {turned(x, apart), index}, {{"axis", std::int64_t{1}}}); };
+    return call1("matmul", {softmaxed(call1("matmul", {first, turned(repeated(k), {0, 1, 3, 2})})), repeated(v)});
+  }));
+  REQUIRE(made.size() == 1);
+  CHECK(!made[0].attributes.get_or("shares_heads", false));
+}
 
 TEST_CASE("a softmax between two products becomes one op with the transposes and the scale around it") {
   const auto found = joined(program_of([](Var q, Var k, Var v) {
@@ -97,7 +112,30 @@ TEST_CASE("steps and masks of scores join, whichever side they stand on") {
   REQUIRE(found.size() == 1);
   CHECK(found[0].attributes.get<std::string>("steps") == "add div from");
   CHECK(found[0].attributes.get<double>("mask_value") == -10000);
-  CHECK(found[0].inputs[5] != no_var);
+  CHECK(found[0].inputs[7] != no_var);
+}
+
+TEST_CASE("a causal bias of one query or one key stretches over the scores as it did") {
+  const auto attending = [](const std::function<Var(Var)>& bias, bool shown) {
+    return program_of([&](Var q, Var k, Var v) {
+      const Var weights = softmaxed(matmul(turned(q, apart), turned(k, keys)) + bias(rows_of(q)));
+      if (shown) output("weights", weights);  // weights that are read stay in parts
+      return matmul(weights, turned(v, apart));
+    });
+  };
+  const std::function<Var(Var)> biases[] = {[](Var rows) { return causal(rows, constant(std::int64_t{1}) + constant(std::int64_t{0})); },
+                                            [](Var rows) { return causal(constant(std::int64_t{1}) + constant(std::int64_t{0}), rows); }};
+  for (const auto& bias : biases) {
+    Random random(6);
+    const Tensor q = random_tensor(random, {1, 5, heads, depth}), k = random_tensor(random, {1, 5, heads, depth});
+    const Feeds feeds{{"q", q}, {"k", k}, {"v", random_tensor(random, {1, 5, heads, depth})}};
+    const Tensor wanted = run_fifo(run(attending(bias, true), feeds))["y"].tensor();
+    CHECK(same_bits(run_fifo(run(attending(bias, false), feeds))["y"].tensor(), wanted));
+    Program program = attending(bias, false);
+    join_attention(program);
+    CHECK(program.block(0).ops.back().type == "attention");
+    CHECK(same_bits(run_fifo(run(program, feeds))["y"].tensor(), wanted));
+  }
 }
 
 TEST_CASE("a causal bias is no operand, and another one is") {
@@ -124,7 +162,7 @@ TEST_CASE("a causal bias is no operand, and another one is") {
         std::find_if(program.block(0).ops.begin(), program.block(0).ops.end(), [](const Op& op) { return op.type == "attention"; });
     REQUIRE(found != program.block(0).ops.end());
     CHECK((found->inputs[3] == no_var) == twice);
-    CHECK(found->inputs.size() == (twice ? 8 : 6));
+    CHECK(found->inputs.size() == (twice ? 10 : 8));
     CHECK(found->attributes.get_or("steps", std::string()) == (twice ? "add add" : ""));
   }
 }

@@ -13,6 +13,7 @@
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/lowering/drop_unread.h>
 #include <millrace/runtime/lowering/join_arithmetic.h>
+#include <millrace/runtime/lowering/lower_for_runs.h>
 #include <millrace/runtime/program/straight_program.h>
 
 #include "support/random.h"
@@ -92,10 +93,27 @@ TEST_CASE("a convolution of bytes in floats becomes one of integers, with what f
           return to_bytes(taken(conv(x, wide, DType::f64) + parameter("b", bias), DType::f32) * parameter("f", factor));
         }) == Words{"conv_integer"});
   CHECK(joined({2, 4, 9}, [&](Var x) { return taken(conv(x, wide, DType::f64), DType::i32); }).front() == "conv_integer");
+  Program lowered;
+  {
+    const Guard guard(lowered);
+    output("y", conv(input("x", VarType(DType::u8, {2, 4, 9})), narrow, DType::f32));
+  }
+  lower_for_runs(lowered, CpuPlace{});  // the floats that nothing reads any more are not made
+  Words left;
+  for (const Op& op : lowered.block(0).ops)
+    if (op.type != "constant") left.push_back(op.type);
+  CHECK(left == Words{"conv_integer", "cast"});
   // Weights that are no whole numbers, or sums that f32 rounds, stay.
   Tensor halves = narrow.copy_to(CpuPlace{});
   halves.mutable_data<float>()[5] = 0.5f;
   CHECK(joined({2, 4, 9}, [&](Var x) { return conv(x, halves, DType::f32); }).back() == "conv1d");
   CHECK(joined({1, 600, 9}, [&](Var x) { return conv(x, whole(random, DType::f32, {1, 600, 3}, 100, 127), DType::f32); }).back() ==
         "conv1d");
+  // So does what is taken off in extents that nobody knows.
+  Program open;
+  const Guard guard(open);
+  const Var means = input("means", VarType(DType::f32, {DDim::unknown, 1, 1}));
+  output("y", call1("conv1d", {taken(input("x", VarType(DType::u8, {2, 4, 9})), DType::f32) - means, parameter("w", narrow)}));
+  take_integers(open);
+  CHECK(open.block(0).ops.back().type == "conv1d");
 }

@@ -131,6 +131,7 @@ Program Importer::attempt() {
   program_ = Program(options_.registry);
   values_.clear();
   elements_.clear();
+  dequantized_.clear();
   stacked_lists_.clear();
   scopes_.clear();
   scopes_.emplace_back();

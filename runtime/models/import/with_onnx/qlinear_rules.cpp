@@ -55,7 +55,8 @@ void qgemm(Importer& to, const Node& node, const char*) {
   // C [n] or [1, n] is added to the sums as they are.
   const VarType* const c = node.has(6) ? &to.type(to.in(node, 6)) : nullptr;
   const std::int64_t n = b_type.rank() == 2 ? (*b_type.shape)[turned_b ? 0 : 1] : DDim::unknown;
-  const bool by_column = c != nullptr && c->shape && n >= 0 && c->shape->elements() == n && (*c->shape)[-1] == n && c->dtype == DType::i32;
+  const bool by_column = c != nullptr && c->is_static() && c->rank() > 0 && n >= 0 && c->shape->elements() == n && (*c->shape)[-1] == n &&
+                         c->dtype == DType::i32;
   VarId sums = no_var;
   if (!node.flag("transA", false) && (c == nullptr || by_column))
     sums = byte_sums(to, byte_factor(to, node, 0, 2), columns,
