@@ -59,11 +59,21 @@ class NodeBuilder {
   onnx::NodeProto& proto_;
 };
 
+inline int onnx_type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return onnx::TensorProto::FLOAT;
+    case DType::i64: return onnx::TensorProto::INT64;
+    case DType::i8: return onnx::TensorProto::INT8;
+    case DType::u8: return onnx::TensorProto::UINT8;
+    case DType::boolean: return onnx::TensorProto::BOOL;
+    default: throw ArgumentError("tensor_proto: expected a dtype that it knows, found " + std::string(name_of(dtype)));
+  }
+}
+
 inline onnx::TensorProto tensor_proto(const std::string& name, const Tensor& value) {
   onnx::TensorProto proto;
   proto.set_name(name);
-  const bool f32 = value.dtype() == DType::f32;
-  proto.set_data_type(f32 ? onnx::TensorProto::FLOAT : value.dtype() == DType::i64 ? onnx::TensorProto::INT64 : onnx::TensorProto::BOOL);
+  proto.set_data_type(onnx_type_of(value.dtype()));
   for (const std::int64_t extent : value.dims()) proto.add_dims(extent);
   proto.set_raw_data(value.raw(), value.bytes());
   return proto;

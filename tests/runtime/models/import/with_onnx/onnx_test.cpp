@@ -261,6 +261,22 @@ TEST_CASE("A shape of the extents of another tensor keeps what is known of it") 
   }
 }
 
+TEST_CASE("QGemm takes a C whose extents only a run knows, and one number for all") {
+  for (const Ints& extents : {Ints{-1}, Ints{3}, Ints{}}) {
+    GraphBuilder graph;
+    graph.input("a", {-1, 2}, onnx::TensorProto::UINT8).input("c", extents, onnx::TensorProto::INT32).output("y");
+    graph.initializer("one", Tensor::scalar(1.0f)).initializer("zero", Tensor::scalar(std::uint8_t{0}));
+    graph.initializer("b", Tensor::from(std::vector<std::int8_t>{1, 2, 3, 4, 5, 6}, DDim{2, 3}))
+        .initializer("b_zero", Tensor::scalar(std::int8_t{0}));
+    graph.node("QGemm", {"a", "one", "zero", "b", "one", "b_zero", "c"}, {"y"}).domain("com.microsoft");
+    const std::int64_t count = extents.empty() ? 1 : 3;
+    const Tensor c =
+        Tensor::from<std::int32_t>(std::vector<std::int32_t>(static_cast<std::size_t>(count), 7), extents.empty() ? DDim{} : DDim{3});
+    const RunResult result = testing::on_cpu(parse(graph), {{"a", Tensor::from(std::vector<std::uint8_t>{1, 1}, DDim{1, 2})}, {"c", c}});
+    CHECK(result["y"].tensor().to_vector<float>() == std::vector<float>{12, 14, 16});
+  }
+}
+
 TEST_CASE("An extent behind a convolution whose rows are open is that of its input") {
   GraphBuilder graph;
   graph.input("x", {-1, 2, -1, 9}).initializer("w", ones({3, 2, 3, 3})).initializer("flat", list({0, 0, -1}));
