@@ -47,7 +47,6 @@ constexpr OneSide functions_alone[] = {{"relu", ArithmeticStep::relu},
                                        {"abs", ArithmeticStep::abs},
                                        {"reciprocal", ArithmeticStep::reciprocal},
                                        {"round", ArithmeticStep::round},
-
                                        {"exp", ArithmeticStep::exp},
                                        {"tanh", ArithmeticStep::tanh},
                                        {"sigmoid", ArithmeticStep::sigmoid},

@@ -127,12 +127,9 @@ Program Importer::run() {
 Program Importer::attempt() {
   const onnx::GraphProto& graph = model_.graph();
   again_ = false;
-  pieces_of_.clear();
   program_ = Program(options_.registry);
   values_.clear();
-  elements_.clear();
-  dequantized_.clear();
-  stacked_lists_.clear();
+  notes_ = {};
   scopes_.clear();
   scopes_.emplace_back();
   scopes_.back().graph = &graph;
@@ -257,17 +254,17 @@ Tensor Importer::held_tensor_of(const onnx::TensorProto& proto, const std::strin
 }
 
 const Importer::Dequantized* Importer::dequantized(VarId var) const {
-  const auto found = dequantized_.find(var);
-  return found == dequantized_.end() ? nullptr : &found->second;
+  const auto found = notes_.dequantized.find(var);
+  return found == notes_.dequantized.end() ? nullptr : &found->second;
 }
 
 const ElementType* Importer::element(VarId var) const {
-  const auto found = elements_.find(var);
-  return found == elements_.end() ? nullptr : found->second;
+  const auto found = notes_.elements.find(var);
+  return found == notes_.elements.end() ? nullptr : found->second;
 }
 
 void Importer::set_element(VarId var, const ElementType* type) {
-  if (type != nullptr) elements_[var] = type;
+  if (type != nullptr) notes_.elements[var] = type;
 }
 
 /// The same by name. A value that the file holds does not become a var by being looked at.

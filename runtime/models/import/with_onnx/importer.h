@@ -99,7 +99,7 @@ class Importer {
     std::optional<Tensor> known_bytes, known_zero;
   };
   const Dequantized* dequantized(VarId var) const;
-  void set_dequantized(VarId var, Dequantized from) { dequantized_[var] = std::move(from); }
+  void set_dequantized(VarId var, Dequantized from) { notes_.dequantized[var] = std::move(from); }
 
   /// Begins a block inside the innermost one, which ops are appended to until `leave`. Returns its parameters.
   struct Param {
@@ -120,9 +120,9 @@ class Importer {
     return other_forms_[{&body, kind}];
   }
   /// By the name of an output that a loop scans: a value and an axis of it, whose other extents are those of a slot.
-  std::map<std::string, std::pair<VarId, std::int64_t>>& pieces_of() noexcept { return pieces_of_; }
+  std::map<std::string, std::pair<VarId, std::int64_t>>& pieces_of() noexcept { return notes_.pieces_of; }
   /// Tensors that stand for the list of their rows along axis 0.
-  std::set<VarId>& stacked_lists() noexcept { return stacked_lists_; }
+  std::set<VarId>& stacked_lists() noexcept { return notes_.stacked_lists; }
   /// `count` numbers the iterations of the innermost block: what its body takes of a tensor at that place is a slot of `steps`.
   void read_steps(VarId count, Steps steps) {
     scopes_.back().count = count;
@@ -200,12 +200,16 @@ class Importer {
   std::map<const onnx::GraphProto*, std::vector<VarType>> widened_;
   std::map<const onnx::GraphProto*, std::set<std::pair<std::size_t, int>>> changed_extents_;
   std::map<std::pair<const onnx::GraphProto*, std::string>, std::unique_ptr<onnx::NodeProto>> other_forms_;
-  std::map<std::string, std::pair<VarId, std::int64_t>> pieces_of_;
-  std::set<VarId> stacked_lists_;
   std::optional<Cuts> cuts_;
   bool again_ = false;
-  std::unordered_map<VarId, const ElementType*> elements_;
-  std::unordered_map<VarId, Dequantized> dequantized_;
+  /// Notes on vars, which another attempt numbers anew.
+  struct Notes {
+    std::map<std::string, std::pair<VarId, std::int64_t>> pieces_of;
+    std::set<VarId> stacked_lists;
+    std::unordered_map<VarId, const ElementType*> elements;
+    std::unordered_map<VarId, Dequantized> dequantized;
+  };
+  Notes notes_;
 };
 
 /// A tensor of one element.

@@ -7,6 +7,7 @@
 
 #include <millrace_onnx.pb.h>
 
+#include <millrace/runtime/models/export/with_onnx/exporter.h>
 #include <millrace/tensor/tensor.h>
 
 namespace millrace::testing {
@@ -59,26 +60,6 @@ class NodeBuilder {
   onnx::NodeProto& proto_;
 };
 
-inline int onnx_type_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return onnx::TensorProto::FLOAT;
-    case DType::i64: return onnx::TensorProto::INT64;
-    case DType::i8: return onnx::TensorProto::INT8;
-    case DType::u8: return onnx::TensorProto::UINT8;
-    case DType::boolean: return onnx::TensorProto::BOOL;
-    default: throw ArgumentError("tensor_proto: expected a dtype that it knows, found " + std::string(name_of(dtype)));
-  }
-}
-
-inline onnx::TensorProto tensor_proto(const std::string& name, const Tensor& value) {
-  onnx::TensorProto proto;
-  proto.set_name(name);
-  proto.set_data_type(onnx_type_of(value.dtype()));
-  for (const std::int64_t extent : value.dims()) proto.add_dims(extent);
-  proto.set_raw_data(value.raw(), value.bytes());
-  return proto;
-}
-
 /// A graph that is being built. Extents below 0 get a name.
 class GraphBuilder {
  public:
@@ -104,7 +85,7 @@ class GraphBuilder {
     return *this;
   }
   GraphBuilder& initializer(const std::string& name, const Tensor& value) {
-    *graph.add_initializer() = tensor_proto(name, value);
+    *graph.add_initializer() = exporting::tensor_proto(value, name);
     return *this;
   }
   NodeBuilder node(const std::string& op, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs) {

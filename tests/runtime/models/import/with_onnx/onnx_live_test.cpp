@@ -229,7 +229,7 @@ TEST_CASE("A first state with the extents of what a cell makes of the first row 
   graph.node("Tanh", {"other"}, {"new"});
   graph.node("Mul", {"open", "new"}, {"made"});
   graph.node("Shape", {"made"}, {"of state"});
-  graph.node("ConstantOfShape", {"of state"}, {"state"}).set("value", testing::tensor_proto("half", Tensor::from<float>({0.5F})));
+  graph.node("ConstantOfShape", {"of state"}, {"state"}).set("value", exporting::tensor_proto(Tensor::from<float>({0.5F}), "half"));
   graph.node("Unsqueeze", {"state", "i0"}, {"h0"});
   graph.node("GRU", {"by time", "W", "R", "", "", "h0"}, {"apart"}).set("hidden_size", 4);
   graph.node("Squeeze", {"apart", "i1"}, {"of time"});

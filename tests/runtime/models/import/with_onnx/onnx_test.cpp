@@ -213,7 +213,7 @@ TEST_CASE("Softmax of old opsets is over all axes from its own on") {
 TEST_CASE("Shapes that the file holds become attributes, those that a run computes stay inputs") {
   GraphBuilder graph;
   graph.input("x", {-1, 6}).input("s", {2}, onnx::TensorProto::INT64).output("y").output("z");
-  graph.node("Constant", {}, {"shape"}).set("value", testing::tensor_proto("", list({-1, 3})));
+  graph.node("Constant", {}, {"shape"}).set("value", exporting::tensor_proto(list({-1, 3}), ""));
   graph.node("Reshape", {"x", "shape"}, {"y"});
   graph.node("Reshape", {"x", "s"}, {"z"});
   const Program program = parse(graph);
