@@ -42,7 +42,7 @@ PackedConvInteger pack_conv_integer(const ConvDesc& desc, const Tensor& weights,
   const std::int8_t* from = weights.data<std::int8_t>();
   for (std::int64_t unit = 0; unit < units; ++unit) {
     std::int8_t* const group = data + unit / form.units * form.group_stride();
-    std::int8_t *const row = group + unit % form.units * form.steps() * 4, *const ones = group + form.units * form.steps() * 4;
+    std::int8_t *const row = group + unit % form.units * form.unit_stride(), *const ones = group + form.unit_rows() * form.unit_stride();
     std::int32_t& sum = packed.sums[static_cast<std::size_t>(unit)];
     for (std::int64_t c = 0; c < form.channels; ++c)
       for (std::int64_t ky = 0; ky < form.taps[0]; ++ky)

@@ -15,6 +15,7 @@
 #include <millrace/kernels/cpu/binary-inl.h>
 #include <millrace/kernels/cpu/elementary-inl.h>
 #include <millrace/kernels/cpu/partial-inl.h>
+#include <millrace/kernels/cpu/quantize-inl.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
@@ -110,9 +111,49 @@ HWY_INLINE void StoreAs(D d, DType dtype, const hn::Vec<D>* v, const std::int64_
   dtype == DType::u8 ? StoreBytes<Vectors, std::uint8_t>(d, v, places, out) : StoreBytes<Vectors, std::int8_t>(d, v, places, out);
 }
 
-/// One row. `sets` has a vector of the one element of each input that repeats.
-template <class T>
+/// What makes bytes of the floats of a call: its steps behind `count` others.
+struct ByteSteps {
+  std::int64_t count = 0;
+  std::int64_t inputs = 0;   ///< of those others, and the divisor
+  bool quotient = false;     ///< `div`, `round`, `add`: kernels/cpu/quantize-inl.h
+  std::int64_t divisor = 0;  ///< the input
+  float zero = 0;
+};
+
+/// Numbers that are the same for all elements.
+HWY_INLINE bool IsOneNumber(const ArithmeticInput<float>& input) { return input.repeats && input.row == 0; }
+
+/// Whether this step keeps elements within the range of a byte or a wider one, as a store does.
+HWY_INLINE bool IsBound(ArithmeticStep step, const ArithmeticInput<float>& bound, DType to) {
+  if (!IsOneNumber(bound)) return false;
+  const float least = to == DType::u8 ? 0 : -128;
+  if (step == ArithmeticStep::minimum || step == ArithmeticStep::before_minimum) return *bound.first >= least + 255;
+  return (step == ArithmeticStep::maximum || step == ArithmeticStep::before_maximum) && *bound.first <= least;
+}
+
+HWY_INLINE ByteSteps StepsOfBytes(const ArithmeticCall<float>& call) {
+  std::int64_t end = call.step_count, operand = call.input_count - 1;
+  for (; end > 0 && has_operand(call.steps[end - 1]) && IsBound(call.steps[end - 1], call.inputs[operand], call.to); --operand) --end;
+  ByteSteps made{end, operand + 1};
+  if (end > 0 && call.steps[end - 1] == ArithmeticStep::add && IsOneNumber(call.inputs[operand]) &&
+      ByteQuotient<std::uint8_t>::takes(*call.inputs[operand].first)) {
+    made.zero = *call.inputs[operand].first;
+    --end;
+    --operand;
+  }
+  made.quotient =
+      end > 1 && call.steps[end - 1] == ArithmeticStep::round && call.steps[end - 2] == ArithmeticStep::div && call.inputs[operand].repeats;
+  if (!made.quotient) return made;
+  made.count = end - 2;
+  made.inputs = operand + 1;
+  made.divisor = operand;
+  return made;
+}
+
+/// One row. `sets` has a vector of the one element of each input that repeats. `Quotient`: a ByteQuotient, which stands for the last steps, or void.
+template <class T, class Quotient>
 struct Row {
+  static constexpr bool has_quotient = !std::is_void_v<Quotient>;
   const hn::ScalableTag<T> d;
   using V = hn::Vec<hn::ScalableTag<T>>;
   static constexpr std::size_t most_lanes = hn::MaxLanes(hn::ScalableTag<T>());
@@ -120,12 +161,15 @@ struct Row {
   const T* from[most_operands + 1];
   V sets[most_operands + 1];
 
-  HWY_INLINE explicit Row(const ArithmeticCall<T>& whole) : call(whole) {}
+  HWY_INLINE explicit Row(const ArithmeticCall<T>& whole, const ByteSteps& ends = {}) : call(whole), steps(ends) {}
   HWY_INLINE void start(std::int64_t row) {
     for (std::int64_t k = is_whole() ? 1 : 0; k < call.input_count; ++k) {
+      if (row > 0 && call.inputs[k].row == 0) continue;
       from[k] = call.inputs[k].first + row * call.inputs[k].row;
       if (call.inputs[k].repeats) sets[k] = hn::Set(d, *from[k]);
     }
+    if constexpr (has_quotient)
+      if (row == 0 || call.inputs[steps.divisor].row != 0) quotient = Quotient(*from[steps.divisor], steps.zero);
     if constexpr (std::is_same_v<T, float>) {
       if (!is_whole()) return;
       x = reinterpret_cast<const std::uint8_t*>(call.inputs[0].first) +
@@ -167,7 +211,7 @@ struct Row {
       for (int u = 0; u < Vectors; ++u) to[u] = hn::LoadU(d, from[k] + places[u]);
     });
     if constexpr (std::is_same_v<T, float>)
-      if (call.to != DType::f32) return StoreAs<Vectors>(d, call.to, v, places, out);
+      if (call.to != DType::f32) return store<Vectors>(v, places, out);
     for (int u = 0; u < Vectors; ++u) hn::StoreU(v[u], d, static_cast<T*>(out) + places[u]);
   }
   HWY_INLINE void some(std::size_t count, void* out) const {
@@ -189,7 +233,7 @@ struct Row {
     if constexpr (std::is_same_v<T, float>)
       if (call.to != DType::f32) {
         std::uint8_t bytes[most_lanes];
-        StoreAs<1>(d, call.to, v, &first, bytes);
+        store<1>(v, &first, bytes);
         std::memcpy(out, bytes, count);
         return;
       }
@@ -197,14 +241,31 @@ struct Row {
   }
 
  private:
+  template <int Vectors>
+  HWY_INLINE void store(const V* v, const std::int64_t* places, void* out) const {
+    if constexpr (has_quotient) {
+      const typename Quotient::Bytes bytes;
+      for (int u = 0; u < Vectors; ++u) hn::StoreU(quotient(v[u]), bytes, static_cast<std::uint8_t*>(out) + places[u]);
+    } else {
+      StoreAs<Vectors>(d, call.to, v, places, out);
+    }
+  }
   HWY_INLINE bool is_whole() const { return call.from != dtype_of<T>; }
   const std::uint8_t* x = nullptr;  ///< whole numbers
+  ByteSteps steps;                  ///< those that Quotient stands for
+  std::conditional_t<has_quotient, Quotient, bool> quotient = none();
+  static HWY_INLINE auto none() {
+    if constexpr (has_quotient)
+      return Quotient(1, 0);
+    else
+      return false;
+  }
 };
 
-template <class T>
-HWY_INLINE void RunRows(const ArithmeticCall<T>& call) {
+template <class Quotient, class T>
+HWY_INLINE void RunRows(const ArithmeticCall<T>& call, const ByteSteps& steps = {}) {
   constexpr int many = 8, some = 4;
-  Row<T> row(call);
+  Row<T, Quotient> row(call, steps);
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(row.d));
   for (std::int64_t r = 0; r < call.rows; ++r) {
     void* out = reinterpret_cast<std::uint8_t*>(call.out) + r * call.out_row * static_cast<std::int64_t>(size_of(call.to));
@@ -226,8 +287,21 @@ HWY_INLINE void RunRows(const ArithmeticCall<T>& call) {
   }
 }
 
-void RunRowsF32(const ArithmeticCall<float>& call) { RunRows(call); }
-void RunRowsF64(const ArithmeticCall<double>& call) { RunRows(call); }
+template <class N>
+HWY_NOINLINE void RunQuotients(const ArithmeticCall<float>& call, const ByteSteps& steps) {
+  RunRows<ByteQuotient<N>>(call, steps);
+}
+
+void RunRowsF32(const ArithmeticCall<float>& call) {
+  if (call.to == DType::f32) return RunRows<void>(call);
+  const ByteSteps steps = StepsOfBytes(call);
+  ArithmeticCall<float> others = call;
+  others.step_count = steps.count;
+  others.input_count = steps.inputs;
+  if (!steps.quotient) return RunRows<void>(others);
+  call.to == DType::u8 ? RunQuotients<std::uint8_t>(others, steps) : RunQuotients<std::int8_t>(others, steps);
+}
+void RunRowsF64(const ArithmeticCall<double>& call) { RunRows<void>(call); }
 
 }  // namespace millrace::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

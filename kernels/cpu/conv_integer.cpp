@@ -47,6 +47,7 @@ class Run {
         batch_(x.dim(0)),
         plane_(y_.width * x_.width),
         kernels_(int8_kernels()) {
+    gathers_ = kernels_.gathering.gather != nullptr && form_.gathers();
     direct_ = flip_ == 0 && y_.stride == 1 && x_.stride == 1 && y_.width == y_.extent && x_.width == x_.extent;
     shared_ = form_.by_taps && x_.stride == 1;
     lanes_ = (form_.by_taps ? (shared_ ? 1 : form_.fours) * y_.stride : form_.fours * y_.stride * x_.stride) * plane_ + conv_places +
@@ -76,7 +77,11 @@ class Run {
                   });
     team.parallel(batch_ * form_.groups * blocks_, std::max<std::int64_t>(1, 1024 / std::max<std::int64_t>(1, form_.steps())),
                   [&](std::int64_t begin, std::int64_t end) {
-                    for (std::int64_t i = begin; i < end; ++i) multiply(i / blocks_, i % blocks_, fours + i / blocks_ * lanes_ * 4);
+                    std::vector<std::uint8_t> room(static_cast<std::size_t>(gathers_ ? rounded_steps() * conv_places * 4 : 0));
+                    if (gathers_) kernels_.gathering.open();
+                    for (std::int64_t i = begin; i < end; ++i)
+                      multiply(i / blocks_, i % blocks_, fours + i / blocks_ * lanes_ * 4, room.data());
+                    if (gathers_) kernels_.gathering.close();
                   });
   }
 
@@ -131,20 +136,34 @@ class Run {
       }
   }
 
+  std::int64_t rounded_steps() const { return form_.unit_stride() / 4; }
+
   /// All units of a group at some places.
-  void multiply(std::int64_t group, std::int64_t block, const std::uint8_t* fours) const {
-    alignas(64) std::int32_t sums[conv_units * conv_places], windows[conv_places];
+  void multiply(std::int64_t group, std::int64_t block, const std::uint8_t* fours, std::uint8_t* room) const {
+    alignas(64) std::int32_t sums[gathered_units * conv_places], windows[conv_places];
     const std::int64_t at = group % form_.groups, first = block * conv_places;
     const std::int8_t* const weights = weights_.data.data<std::int8_t>() + at * form_.group_stride();
-    ConvBytesCall call{fours + first * 4, offsets_.data(), form_.steps(), weights, 1, std::min(conv_places, places_ - first), windows};
+    ConvBytesCall call{fours + first * 4,
+                       offsets_.data(),
+                       form_.steps(),
+                       weights,
+                       form_.unit_stride(),
+                       1,
+                       std::min(conv_places, places_ - first),
+                       windows};
     if (!weights_.zeros.empty()) {
-      call.weights = weights + form_.units * form_.steps() * 4;
+      call.weights = weights + form_.unit_rows() * form_.unit_stride();
       kernels_.conv(call);
     }
+    if (gathers_) {
+      kernels_.gathering.gather(call, room);
+      call.gathered = room;
+    }
     call.sums = sums;
-    for (std::int64_t unit = 0; unit < form_.units; unit += conv_units) {
-      call.units = std::min(conv_units, form_.units - unit);
-      call.weights = weights + unit * form_.steps() * 4;
+    const std::int64_t together = gathers_ ? gathered_units : conv_units;
+    for (std::int64_t unit = 0; unit < form_.units; unit += together) {
+      call.units = std::min(together, form_.units - unit);
+      call.weights = weights + unit * form_.unit_stride();
       kernels_.conv(call);
       for (std::int64_t u = 0; u < call.units; ++u) complete(at * form_.units + unit + u, call.places, windows, sums + u * conv_places);
       store(group / form_.groups, at * form_.units + unit, call.units, first, call.places, sums);
@@ -211,7 +230,7 @@ class Run {
   const ConvIntegerSteps& steps_;
   std::uint8_t* out_;
   std::int64_t batch_, plane_, lanes_ = 0, planes_ = 0, places_ = 0, blocks_ = 0;
-  bool direct_ = false, shared_ = false;
+  bool direct_ = false, shared_ = false, gathers_ = false;
   std::vector<std::int64_t> offsets_;
   const Int8Kernels& kernels_;
 };

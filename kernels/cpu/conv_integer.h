@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <millrace/kernels/conv_integer.h>
+#include <millrace/kernels/cpu/int8_kernels.h>
 #include <millrace/tensor/kernel_context.h>
 
 namespace millrace::cpu {
@@ -18,7 +19,13 @@ struct ConvIntegerForm {
   std::int64_t fours;  ///< of channels, or of taps along the last axis
 
   std::int64_t steps() const { return by_taps ? taps[0] * fours : fours * taps[0] * taps[1]; }
-  std::int64_t group_stride() const { return (units + 1) * steps() * 4; }
+  /// Weights of a unit, with the zeros behind them.
+  std::int64_t unit_stride() const { return (!gathers() ? steps() : (steps() + gathered_steps - 1) / gathered_steps * gathered_steps) * 4; }
+  /// Rows of weights in front of the one that sums.
+  std::int64_t unit_rows() const { return gathers() ? (units + gathered_unit_rows - 1) / gathered_unit_rows * gathered_unit_rows : units; }
+  std::int64_t group_stride() const { return (unit_rows() + 1) * unit_stride(); }
+  /// Whether kernels may gather: with fewer units what is gathered is not read often enough.
+  bool gathers() const { return !by_taps && units >= 8; }
 };
 ConvIntegerForm conv_integer_form(const ConvDesc& desc, const DDim& weights);
 

@@ -10,6 +10,7 @@
 #define HWY_TARGET_INCLUDE "millrace/kernels/cpu/int8_kernels.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+#include <millrace/kernels/cpu/quantize-inl.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
@@ -205,18 +206,13 @@ bool Range(const float* x, std::int64_t count, float* range) {
 
 void ToBytes(const float* x, std::int64_t count, float scale, float zero, std::uint8_t* bytes) {
   const hn::ScalableTag<float> d;
-  const hn::Rebind<std::uint8_t, decltype(d)> narrow;
-  const auto by = hn::Set(d, scale), plus = hn::Set(d, zero), most = hn::Set(d, 255.0f);
-  const auto made = [&](auto v) HWY_ATTR {
-    const auto moved = hn::Add(hn::Round(hn::Div(v, by)), plus);
-    const auto held = hn::IfThenElseZero(hn::Eq(moved, moved), hn::Min(hn::Max(moved, hn::Zero(d)), most));
-    return hn::DemoteTo(narrow, hn::ConvertTo(hn::RebindToSigned<decltype(d)>(), held));
-  };
+  const ByteQuotient<std::uint8_t> quotient(scale, zero);
+  const ByteQuotient<std::uint8_t>::Bytes narrow;
   std::int64_t i = 0;
-  for (; i + Lanes() <= count; i += Lanes()) hn::StoreU(made(hn::LoadU(d, x + i)), narrow, bytes + i);
+  for (; i + Lanes() <= count; i += Lanes()) hn::StoreU(quotient(hn::LoadU(d, x + i)), narrow, bytes + i);
   if (i == count) return;
   HWY_ALIGN std::uint8_t lanes[hn::MaxLanes(d)];
-  hn::Store(made(LoadFirst(d, x + i, count - i)), narrow, lanes);
+  hn::Store(quotient(LoadFirst(d, x + i, count - i)), narrow, lanes);
   std::memcpy(bytes + i, lanes, static_cast<std::size_t>(count - i));
 }
 
@@ -226,7 +222,7 @@ void ConvBytes(const ConvBytesCall& call) {
     std::int32_t* const sums = call.sums + unit * conv_places;
     std::fill_n(sums, call.places, 0);
     for (std::int64_t step = 0; step < call.steps; ++step) {
-      const std::int8_t* const w = call.weights + (unit * call.steps + step) * 4;
+      const std::int8_t* const w = call.weights + unit * call.weights_stride + step * 4;
       const std::uint8_t* const x = call.x + 4 * call.offsets[step];
       for (std::int64_t at = 0; at < call.places; ++at)
         sums[at] += x[4 * at] * w[0] + x[4 * at + 1] * w[1] + x[4 * at + 2] * w[2] + x[4 * at + 3] * w[3];
@@ -248,6 +244,8 @@ const Int8Kernels* PlainKernels() {
 const Int8Kernels* BestKernels() {
 #if HWY_TARGET == HWY_AVX3
   static const Int8Kernels* const vnni = vnni_kernels(*PlainKernels());
+  static const Int8Kernels* const amx = vnni != nullptr ? amx_kernels(*vnni) : nullptr;
+  if (amx != nullptr) return amx;
   if (vnni != nullptr) return vnni;
 #endif
   return PlainKernels();

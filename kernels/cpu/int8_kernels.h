@@ -29,15 +29,28 @@ struct Int8Call {
 
 /// Some units of a convolution of bytes, four side by side, at some places (kernels/cpu/conv_integer.h): sums[u, p] = Σ over steps and four of x[offset of the step + p]·w.
 struct ConvBytesCall {
-  const std::uint8_t* x = nullptr;        ///< fours; up to 15 behind the last place are read
+  const std::uint8_t* x = nullptr;        ///< fours; up to conv_places from the first place on are read
   const std::int64_t* offsets = nullptr;  ///< in fours, of each step
   std::int64_t steps = 0;
-  const std::int8_t* weights = nullptr;  ///< [unit][step][4]
-  std::int64_t units = 0;                ///< ≤ conv_units
-  std::int64_t places = 0;               ///< ≤ conv_places
-  std::int32_t* sums = nullptr;          ///< [unit][conv_places]
+  const std::int8_t* weights = nullptr;    ///< [unit][step][4]
+  std::int64_t weights_stride = 0;         ///< from unit to unit
+  std::int64_t units = 0;                  ///< ≤ conv_units
+  std::int64_t places = 0;                 ///< ≤ conv_places
+  std::int32_t* sums = nullptr;            ///< [unit][conv_places]
+  const std::uint8_t* gathered = nullptr;  ///< what `gather` made of x, offsets and steps
 };
 inline constexpr std::int64_t conv_units = 4, conv_places = 64;
+/// Convolutions that gather take this many units and fours at once. Rows of weights end with zeros up to such a step, and those of a group with such
+/// rows up to a multiple of gathered_unit_rows.
+inline constexpr std::int64_t gathered_units = 32, gathered_unit_rows = 16, gathered_steps = 16;
+
+/// What makes a convolution of many units faster; null where nothing does.
+struct Gathering {
+  /// to[step, p] = x[offset of the step + p], conv_places fours of each step: then `conv` takes up to gathered_units units.
+  void (*gather)(const ConvBytesCall&, std::uint8_t* to) = nullptr;
+  void (*open)() = nullptr;   ///< before the first such call of `conv` on a thread
+  void (*close)() = nullptr;  ///< behind the last one
+};
 
 /// The kernels of one instruction set.
 struct Int8Kernels {
@@ -52,6 +65,7 @@ struct Int8Kernels {
   void (*conv)(const ConvBytesCall&);
   /// to[4·i + j] = from[j][i].
   void (*interleave)(const std::uint8_t* const* from, std::int64_t count, std::uint8_t* to);
+  Gathering gathering = {};
 };
 
 /// The kernels of the best instruction set of this machine.
@@ -60,6 +74,8 @@ const Int8Kernels& int8_kernels();
 const Int8Kernels& plain_int8_kernels();
 /// `plain` with products by AVX-512 VNNI; null where the machine has none.
 const Int8Kernels* vnni_kernels(const Int8Kernels& plain);
+/// `vnni` with products of many rows by AMX; null where the machine has none, or the system does not give it to this process.
+const Int8Kernels* amx_kernels(const Int8Kernels& vnni);
 
 /// The packed form of a matrix [k, columns].
 struct Int8Layout {

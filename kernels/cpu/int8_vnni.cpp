@@ -2,20 +2,15 @@
 // Products of i8 by AVX-512 VNNI. Intrinsics, because Highway's dot products are of i16 here; the functions say themselves what they need,
 // so nothing that others share is compiled for a machine that may not be there.
 #include <millrace/kernels/cpu/int8_kernels.h>
+#include <millrace/kernels/cpu/int8_store.h>
 
 #if defined(__x86_64__)
-#include <immintrin.h>
-
 #include <cstring>
-
-#define MILLRACE_VNNI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
 
 namespace millrace::cpu {
 namespace {
 
-constexpr std::int64_t lanes = 16;
-constexpr std::int64_t group = 4;
-constexpr std::int64_t width = panel_vectors * lanes;
+constexpr std::int64_t lanes = dot_lanes, group = dot_group, width = dot_width;
 
 /// The last ones of a row, fewer than four. Elements behind the end meet zeros.
 inline std::uint32_t last_of(const std::uint8_t* a, std::int64_t at, std::int64_t k) {
@@ -34,8 +29,8 @@ MILLRACE_VNNI void tile(const Int8Call& call, std::int64_t first, std::int64_t p
   const std::int64_t whole = call.k / group;
   __m512i sum[Rows][Vectors];
   for (int v = 0; v < Vectors; ++v) {
-    const __m512i sums = _mm512_srai_epi32(_mm512_loadu_si512(call.offsets + panel * width + v * lanes), 7);
-    const __m512i offset = _mm512_mullo_epi32(sums, _mm512_set1_epi32((HasSign ? 128 : 0) + call.zero));
+    const __m512i offset =
+        _mm512_mullo_epi32(column_sums(call, panel * width + v * lanes), _mm512_set1_epi32((HasSign ? 128 : 0) + call.zero));
     for (int row = 0; row < Rows; ++row) sum[row][v] = _mm512_sub_epi32(_mm512_setzero_si512(), offset);
   }
   const std::uint8_t* from[Rows];
@@ -60,21 +55,8 @@ MILLRACE_VNNI void tile(const Int8Call& call, std::int64_t first, std::int64_t p
       return four;
     });
   if (whole < groups) add([&](int row) { return static_cast<std::int32_t>(last_of(from[row], whole * group, call.k)); });
-  for (int row = 0; row < Rows; ++row) {
-    const __m512 scale = _mm512_set1_ps(call.whole ? 1.0f : *call.scales[first + row]);
-    for (int v = 0; v < Vectors; ++v) {
-      const std::int64_t column = panel * width + v * lanes;
-      const std::int64_t count = call.columns - column;
-      __m512 made = _mm512_castsi512_ps(sum[row][v]);
-      if (!call.whole)
-        made = _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[row][v]), scale), _mm512_loadu_ps(call.column_scales + column));
-      float* to = call.out[first + row] + column - call.out_column;
-      if (count >= lanes)
-        _mm512_storeu_ps(to, made);
-      else if (count > 0)
-        _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << count) - 1), made);
-    }
-  }
+  for (int row = 0; row < Rows; ++row)
+    for (int v = 0; v < Vectors; ++v) store_sums(call, first + row, panel * width + v * lanes, sum[row][v]);
 }
 
 template <bool HasSign>
@@ -106,7 +88,7 @@ MILLRACE_VNNI void conv_tile(const ConvBytesCall& call) {
     for (int v = 0; v < Vectors; ++v) left[v] = _mm512_loadu_si512(x + 64 * v);
     for (int unit = 0; unit < Units; ++unit) {
       std::int32_t four;
-      std::memcpy(&four, call.weights + (unit * call.steps + step) * 4, sizeof four);
+      std::memcpy(&four, call.weights + unit * call.weights_stride + step * 4, sizeof four);
       const __m512i right = _mm512_set1_epi32(four);
       for (int v = 0; v < Vectors; ++v) sum[unit][v] = _mm512_dpbusd_epi32(sum[unit][v], left[v], right);
     }

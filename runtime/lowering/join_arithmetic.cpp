@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <millrace/kernels/arithmetic.h>
+#include <millrace/runtime/lowering/drop_unread.h>
 #include <millrace/runtime/lowering/internal/arithmetic_steps.h>
 #include <millrace/runtime/lowering/internal/reads.h>
 #include <millrace/runtime/program/op_registry.h>
@@ -58,6 +59,7 @@ class Joiner {
 
   void run() {
     skip_copies();
+    drop_unread(program_);  // a copy that nobody reads is no reader of what it copies
     readers_ = lowering::reads_of(program_);
     take_squares();
     for (std::size_t i = 0; i < ops_.size(); ++i)

@@ -64,6 +64,14 @@ class Convolutions {
     while (const Op* op = maker(var, "identity")) var = op->inputs[0];
     return var;
   }
+  bool is_wide(VarId var) const { return type(var).dtype == DType::f32 || type(var).dtype == DType::f64; }
+  /// The difference of which `var` is a cast: f32 and f64 have those of bytes exactly.
+  VarId unwidened(VarId var) const {
+    var = uncopied(var);
+    const Op* const cast = maker(var, "cast");
+    return cast != nullptr && maker(uncopied(cast->inputs[0]), "sub") != nullptr && is_wide(cast->inputs[0]) ? uncopied(cast->inputs[0])
+                                                                                                             : var;
+  }
   static bool is_byte(const VarType& type) { return type.is_tensor() && (type.dtype == DType::u8 || type.dtype == DType::i8); }
   /// The bytes that `var` is in floats.
   VarId bytes_of(VarId var) const {
@@ -106,7 +114,7 @@ class Convolutions {
     if (weights == nullptr || weights->rank() > 4 || weights->elements() == 0 || (op.inputs.size() > 2 && op.inputs[2] != no_var) ||
         op.attributes.get_or("relu", false) || op.attributes.get_or("winograd", false) || (dtype != DType::f32 && dtype != DType::f64))
       return std::nullopt;
-    const VarId given = uncopied(op.inputs[0]);
+    const VarId given = unwidened(op.inputs[0]);
     const Op* const centred = maker(given, "sub");
     const VarId bytes = bytes_of(centred == nullptr ? given : centred->inputs[0]);
     const auto whole = whole_numbers(*weights, 255);

@@ -121,6 +121,55 @@ TEST_CASE("steps between casts of whole numbers have the bits of one op after an
   });
 }
 
+TEST_CASE(
+    "bytes of rounded quotients have the bits of one op after another where a product with the inverse would not decide, on every "
+    "instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice device;
+    const StreamRef stream = device.stream(0);
+    const float infinity = std::numeric_limits<float>::infinity(), least = std::numeric_limits<float>::denorm_min();
+    for (const std::uint64_t seed : seeds(40)) {
+      INFO("seed ", seed);
+      Random random(seed);
+      const float odd[] = {infinity, 0.0f, -0.0f, least, 1e-39f, 1.5e38f, 3e38f, std::nanf("1")};
+      const float scale = seed < 8 ? odd[seed] : static_cast<float>(random.between(1, 1 << 24)) * (random.coin() ? 1e-9f : -1e-3f);
+      const std::int64_t rows = random.between(1, 3), width = random.between(1, 200);
+      std::vector<float> numbers;
+      for (std::int64_t i = 0; i < rows * width; ++i) {
+        // A half of a step, what lies beside it, or any number.
+        const float half = (static_cast<float>(random.between(-700, 700)) + 0.5f) * scale;
+        const float beside[] = {half,
+                                std::nextafter(half, infinity),
+                                std::nextafter(half, -infinity),
+                                static_cast<float>(random.between(-100000, 100000)) * scale * 0.01f,
+                                odd[random.between(0, 7)],
+                                -odd[random.between(0, 7)]};
+        numbers.push_back(beside[random.between(0, 5)]);
+      }
+      const Tensor x = Tensor::from(numbers, DDim{rows, width}), one = Tensor::scalar(scale);
+      const Tensor each = Tensor::from(std::vector<float>(static_cast<std::size_t>(rows), scale), DDim{rows, 1});
+      for (const DType to : {DType::u8, DType::i8})
+        for (const float zero : {0.0f, 128.0f, -128.0f, 255.0f, 0.5f, 1e6f})
+          for (const bool bounded : {false, true}) {
+            Steps steps{ArithmeticStep::div, ArithmeticStep::round, ArithmeticStep::add};
+            std::vector<Tensor> operands{random.coin() ? one : each, Tensor::scalar(zero)};
+            if (bounded) {
+              steps.insert(steps.end(), {ArithmeticStep::maximum, ArithmeticStep::minimum});
+              // The range of a byte, a wider one, and one that is narrower at an end.
+              const std::int64_t kind = random.between(0, 2);
+              const float first = to == DType::u8 ? 0 : -128;
+              operands.push_back(Tensor::scalar(kind == 1 ? first - 5 : first));
+              operands.push_back(Tensor::scalar(first + (kind == 2 ? 200.0f : kind == 1 ? 300.0f : 255.0f)));
+            }
+            std::vector<const Tensor*> read;
+            for (const Tensor& operand : operands) read.push_back(&operand);
+            CHECK(same_bits(arithmetic(steps, x, read, stream, to), cast(step_by_step(steps, x, operands, stream), to, stream)));
+          }
+    }
+  });
+}
+
 TEST_CASE("bounds and relu of NaN, of zeros and of infinities have the bits of their ops") {
   CpuDevice device;
   const float infinity = std::numeric_limits<float>::infinity();

@@ -65,15 +65,19 @@ TEST_CASE(
     for (const std::uint64_t seed : seeds(60)) {
       INFO("seed ", seed);
       Random random(seed);
-      const bool flat = random.coin(), alone = random.coin();
+      const bool flat = random.coin(), alone = random.coin(), many = seed % 5 == 4;
       ConvDesc desc;
       desc.groups = random.between(1, 3);
-      const std::int64_t channels = alone ? 1 : random.between(1, 9), units = desc.groups * random.between(1, 6);
+      const std::int64_t channels = alone           ? 1
+                                    : random.coin() ? random.between(1, 9)
+                                                    : random.between(10, 40),
+                         units = desc.groups * (many ? random.between(7, 40) : random.between(1, 6));
       const std::int64_t high = flat ? 1 : random.between(1, 3), wide = random.between(1, 9);
       desc.axes = {
           flat ? ConvDesc::Axis{} : ConvDesc::Axis{random.between(1, 3), random.between(1, 2), random.between(0, 2), random.between(0, 2)},
           {random.between(1, 3), random.between(1, 3), random.between(0, 5), random.between(0, 5)}};
-      const DDim dims{random.between(0, 2), channels * desc.groups, flat ? 1 : random.between(1, 9), random.between(1, 150)};
+      const DDim dims{random.between(0, 2), channels * desc.groups, flat ? 1 : random.between(1, many ? 4 : 9),
+                      random.between(1, many ? 70 : 150)};
       const Tensor x = bytes_of(random, random.coin() ? DType::u8 : DType::i8, dims),
                    w = bytes_of(random, DType::i8, DDim{units, channels, high, wide});
       std::vector<std::int32_t> zeros, added;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include <doctest/doctest.h>
@@ -139,26 +140,69 @@ TEST_CASE("the greatest sums do not overflow") {
   CHECK_THROWS_WITH_AS(make_int8_plan({k + 1, 1}), doctest::Contains("k of 0 to 131071"), ArgumentError);
 }
 
-TEST_CASE("products without instructions of dot products have the bits of those with") {
+TEST_CASE("products of bytes have the same bits without instructions of dot products, with those of vectors and with those of tiles") {
   const cpu::Int8Kernels& plain = cpu::plain_int8_kernels();
-  Random random(9);
-  const std::int64_t k = 50, n = 4 * plain.lanes + 3;
-  const Tensor x = random_bytes(random, DDim{1, k}), w = random_bytes(random, DDim{k, n});
-  const Tensor scale = Tensor::from<float>({0.5f}, DDim{1, 1}), scales = random_tensor(random, DType::f32, DDim{n});
-  const cpu::Int8Layout layout{k, n, plain.lanes, plain.group};
-  std::vector<std::int8_t> packed(static_cast<std::size_t>(layout.panels() * layout.panel_stride()), 0);
-  std::vector<float> padded(static_cast<std::size_t>(layout.padded_columns()), 0), out(static_cast<std::size_t>(n));
-  for (std::int64_t j = 0; j < n; ++j) {
-    padded[static_cast<std::size_t>(j)] = scales.data<float>()[j];
-    for (std::int64_t at = 0; at < k; ++at)
-      packed[static_cast<std::size_t>(j / layout.width() * layout.panel_stride() + at / layout.group * layout.width() * layout.group +
-                                      j % layout.width() * layout.group + at % layout.group)] = w.data<std::int8_t>()[at * n + j];
+  std::vector<const cpu::Int8Kernels*> all{&plain};
+  if (&cpu::int8_kernels() != &plain) {
+    all.push_back(cpu::vnni_kernels(plain));
+    if (const cpu::Int8Kernels* const tiles = cpu::amx_kernels(*all.back())) all.push_back(tiles);
   }
-  const auto* a = static_cast<const std::uint8_t*>(x.raw());
-  const float* a_scale = scale.data<float>();
-  float* to = out.data();
-  plain.multiply({&a, &a_scale, &to, 1, k, packed.data(), nullptr, padded.data(), n, 0, layout.panels()});
-  CHECK(same_bits(Tensor::from<float>(out, DDim{1, n}), expected_product(x, scale, w, scales)));
+  for (const std::uint64_t seed : seeds(60)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const std::int64_t rows = random.between(1, cpu::max_rows), k = random.coin() ? random.between(0, 70) : 64 * random.between(1, 3);
+    const std::int64_t n = random.between(1, 200), step = k + random.between(0, 3);
+    const bool even = random.coin(), has_sign = random.coin(), whole = random.coin();
+    const auto zero = static_cast<std::int32_t>(random.between(-128, 255));
+    const Tensor x = random_bytes(random, DDim{rows, step}), w = random_bytes(random, DDim{k, n});
+    const Tensor x_scales = random_tensor(random, DType::f32, DDim{rows}), w_scales = random_tensor(random, DType::f32, DDim{n});
+    std::vector<std::int64_t> order(static_cast<std::size_t>(rows));
+    for (std::int64_t row = 0; row < rows; ++row) order[static_cast<std::size_t>(row)] = even ? row : (row * 7 + 3) % rows;
+    std::vector<std::uint32_t> wanted;
+    for (const cpu::Int8Kernels* kernels : all) {
+      const cpu::Int8Layout layout{k, n, kernels->lanes, kernels->group};
+      // Rows and panels that end with their memory: an access behind them is found by the sanitizers.
+      std::vector<std::int8_t> packed(static_cast<std::size_t>(layout.panels() * layout.panel_stride()), 0);
+      std::vector<std::int32_t> offsets(static_cast<std::size_t>(layout.padded_columns()), 0);
+      std::vector<float> scales(static_cast<std::size_t>(layout.padded_columns()), 0);
+      for (std::int64_t j = 0; j < n; ++j) {
+        scales[static_cast<std::size_t>(j)] = w_scales.data<float>()[j];
+        for (std::int64_t at = 0; at < k; ++at) {
+          const std::int8_t weight = w.data<std::int8_t>()[at * n + j];
+          offsets[static_cast<std::size_t>(j)] += 128 * weight;
+          packed[static_cast<std::size_t>(j / layout.width() * layout.panel_stride() + at / layout.group * layout.width() * layout.group +
+                                          j % layout.width() * layout.group + at % layout.group)] = weight;
+        }
+      }
+      const std::uint8_t* a[cpu::max_rows];
+      const float* a_scales[cpu::max_rows];
+      float* out[cpu::max_rows];
+      std::vector<float> made(static_cast<std::size_t>(rows * n));
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const std::int64_t from = order[static_cast<std::size_t>(row)];
+        a[row] = static_cast<const std::uint8_t*>(x.raw()) + from * step;
+        a_scales[row] = x_scales.data<float>() + from;
+        out[row] = made.data() + row * n;
+      }
+      kernels->multiply(
+          {a, a_scales, out, rows, k, packed.data(), offsets.data(), scales.data(), n, 0, layout.panels(), zero, has_sign, whole});
+      std::vector<std::uint32_t> bits(made.size());
+      std::memcpy(bits.data(), made.data(), made.size() * sizeof(float));
+      if (kernels == &plain) {
+        wanted = bits;
+        for (std::int64_t row = 0; row < rows && whole; ++row)
+          for (std::int64_t j = 0; j < n; ++j) {
+            std::int64_t sum = 0;
+            for (std::int64_t at = 0; at < k; ++at) {
+              const std::uint8_t given = a[row][at];
+              sum += ((has_sign ? static_cast<std::int8_t>(given) : std::int64_t{given}) - zero) * w.data<std::int8_t>()[at * n + j];
+            }
+            REQUIRE(static_cast<std::int32_t>(bits[static_cast<std::size_t>(row * n + j)]) == sum);
+          }
+      }
+      CHECK(bits == wanted);
+    }
+  }
 }
 
 TEST_CASE("what does not fit a product of i8 is named") {

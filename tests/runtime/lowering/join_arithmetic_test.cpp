@@ -93,6 +93,10 @@ TEST_CASE("values that something else reads stay, and so does an op alone") {
   CHECK(joined(shown) == Words{"add", "mul"});
 }
 
+TEST_CASE("a copy that nobody else reads does not part a chain") {
+  CHECK(joined(program_of([&](Var x) { return call1("relu", {call1("identity", {x * 2.0f})}) + 1.0f; })) == Words{"mul relu add"});
+}
+
 TEST_CASE("a value in fewer extents than the result is computed apart, and long chains take several ops") {
   Random random(2);
   const Tensor w = random_tensor(random, {width});

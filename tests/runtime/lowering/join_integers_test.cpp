@@ -93,6 +93,11 @@ TEST_CASE("a convolution of bytes in floats becomes one of integers, with what f
           return to_bytes(taken(conv(x, wide, DType::f64) + parameter("b", bias), DType::f32) * parameter("f", factor));
         }) == Words{"conv_integer"});
   CHECK(joined({2, 4, 9}, [&](Var x) { return taken(conv(x, wide, DType::f64), DType::i32); }).front() == "conv_integer");
+  // Differences in f32 that are widened are those in f64.
+  CHECK(joined({2, 4, 9}, [&](Var x) {
+          const Var centred = taken(taken(x, DType::f32) - taken(parameter("z", Tensor::scalar(std::uint8_t{9})), DType::f32), DType::f64);
+          return taken(call1("conv1d", {centred, parameter("w", wide)}), DType::i32);
+        }).front() == "conv_integer");
   Program lowered;
   {
     const Guard guard(lowered);

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes of quotients. Included by sources that Highway builds for each instruction set.
+#if defined(MILLRACE_KERNELS_CPU_QUANTIZE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef MILLRACE_KERNELS_CPU_QUANTIZE_INL_H
+#undef MILLRACE_KERNELS_CPU_QUANTIZE_INL_H
+#else
+#define MILLRACE_KERNELS_CPU_QUANTIZE_INL_H
+#endif
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// x / divisor to the nearest whole number (ties to even), plus `zero`, within the range of N, a byte; 0 where that is no number. The bits are those of a rounded
+/// quotient. A product with the inverse, which takes a fourth of the time, decides most of them: it is less than 2^-22 of itself away from the quotient, so below
+/// 600 both are rounded alike unless the product is within 2^-12 of a half, and those beyond are the end of the range.
+template <class N>
+class ByteQuotient {
+  using D = hn::ScalableTag<float>;
+  using V = hn::Vec<D>;
+
+ public:
+  using Bytes = hn::Rebind<std::uint8_t, D>;
+
+  HWY_INLINE ByteQuotient(float divisor, float zero) {
+    const D d;
+    const float inverse = 1.0f / divisor;
+    // An inverse below the normal numbers has too few bits, and infinity none. NaN decides nothing.
+    const bool normal = std::abs(inverse) >= std::numeric_limits<float>::min() && std::abs(inverse) <= std::numeric_limits<float>::max();
+    divisor_ = hn::Set(d, divisor);
+    inverse_ = hn::Set(d, normal ? inverse : std::numeric_limits<float>::quiet_NaN());
+    least_ = hn::Set(d, std::numeric_limits<N>::min() - zero);
+    most_ = hn::Set(d, std::numeric_limits<N>::max() - zero);
+    zero_ = hn::Set(hn::RebindToUnsigned<D>(), static_cast<std::uint32_t>(static_cast<std::int32_t>(zero)));
+  }
+  /// Zeros for which all of this holds.
+  static bool takes(float zero) { return std::abs(zero) <= 300 && zero == std::nearbyint(zero); }
+
+  /// The bytes of N as those of u8.
+  HWY_INLINE hn::Vec<Bytes> operator()(V x) const {
+    const D d;
+    const V held = within(hn::Mul(x, inverse_), least_, most_);
+    const V sum = hn::Add(held, hn::Set(d, rounding));
+    const V apart = hn::Abs(hn::Sub(held, hn::Sub(sum, hn::Set(d, rounding))));
+    const auto decided = hn::Lt(apart, hn::Set(d, 0.5f - 0x1p-12f));
+    return hn::AllTrue(d, decided) ? bytes(sum, zero_) : divided(x, divisor_, least_, most_, zero_);
+  }
+
+ private:
+  /// A sum with it has no bits behind the point, and the whole number in its last bits.
+  static constexpr float rounding = 0x1.8p23f;
+  static constexpr std::uint32_t rounding_bits = 0x4b400000;
+
+  /// NaN stays.
+  static HWY_INLINE V within(V x, V least, V most) {
+    const V held = hn::Max(least, hn::Min(most, x));
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+    return held;  // the instructions give their second operand then
+#else
+    return hn::IfThenElse(hn::Eq(x, x), held, x);
+#endif
+  }
+  static HWY_INLINE hn::Vec<Bytes> bytes(V sum, hn::Vec<hn::RebindToUnsigned<D>> zero) {
+    const hn::RebindToUnsigned<D> words;
+    return hn::TruncateTo(Bytes(), hn::Add(hn::Sub(hn::BitCast(words, sum), hn::Set(words, rounding_bits)), zero));
+  }
+  static HWY_NOINLINE hn::Vec<Bytes> divided(V x, V divisor, V least, V most, hn::Vec<hn::RebindToUnsigned<D>> zero) {
+    const D d;
+    const hn::RebindToUnsigned<D> words;
+    const V q = hn::Div(x, divisor);
+    const V sum = hn::Add(within(hn::IfThenElseZero(hn::Eq(q, q), q), least, most), hn::Set(d, rounding));
+    const auto numbers = hn::RebindMask(words, hn::Eq(q, q));
+    return hn::TruncateTo(Bytes(),
+                          hn::IfThenElseZero(numbers, hn::Add(hn::Sub(hn::BitCast(words, sum), hn::Set(words, rounding_bits)), zero)));
+  }
+
+  V divisor_, inverse_, least_, most_;
+  hn::Vec<hn::RebindToUnsigned<D>> zero_;
+};
+
+}  // namespace millrace::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
