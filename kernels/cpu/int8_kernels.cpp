@@ -210,7 +210,7 @@ void ToBytes(const float* x, std::int64_t count, float scale, float zero, std::u
   const ByteQuotient<std::uint8_t>::Bytes narrow;
   std::int64_t i = 0;
   for (; i + Lanes() <= count; i += Lanes()) hn::StoreU(quotient(hn::LoadU(d, x + i)), narrow, bytes + i);
-  if (i == count) return;
+  if (i >= count) return;
   HWY_ALIGN std::uint8_t lanes[hn::MaxLanes(d)];
   hn::Store(quotient(LoadFirst(d, x + i, count - i)), narrow, lanes);
   std::memcpy(bytes + i, lanes, static_cast<std::size_t>(count - i));
