@@ -711,7 +711,8 @@ void LiveSession::cancel() const noexcept {
 }
 
 const std::shared_ptr<LiveSessionState>& LiveSession::present() const {
-  if (sequence_ == nullptr) throw ArgumentError("live session: expected a session, found one that was moved from");
+  if (sequence_ == nullptr)
+    throw ArgumentError("live session: expected a session, found a handle without one, such as one that was moved from");
   return sequence_;
 }
 LiveSessionState& LiveSession::state() const { return *present(); }

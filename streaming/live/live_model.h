@@ -98,7 +98,7 @@ class LiveSessionState;
 ///
 /// Operations that say something (all but `next` and `cancel`) take effect in order, one at a time: ArgumentError while another is under way. `next` may
 /// run beside them, and has to where more is said than the queues hold. Errors: ArgumentError, DTypeError, ShapeError, LoDError and UninitializedError name the
-/// session and what was expected; ArgumentError of a handle that was moved from, which has no executor and so throws from the call itself; LiveError when a step failed; CancelledError once the session was cancelled, or its model is gone. Thread-safe.
+/// session and what was expected; ArgumentError of a handle without a session (made by default, or moved from), which has no executor and so throws from the call itself; LiveError when a step failed; CancelledError once the session was cancelled, or its model is gone. Thread-safe.
 class LiveSession {
  public:
   using Limit = std::optional<Duration>;

@@ -33,7 +33,7 @@ class TomlTable {
       if (std::find(known.begin(), known.end(), key.str()) != known.end()) continue;
       std::string names;
       for (std::string_view name : known) names += (names.empty() ? "" : ", ") + std::string(name);
-      fail(value, "expected the keys " + names + ", found " + printable(key.str()));
+      fail(value, (known.size() == 1 ? "expected the key " : "expected the keys ") + names + ", found " + printable(key.str()));
     }
   }
   std::string text(std::string_view key) const {
