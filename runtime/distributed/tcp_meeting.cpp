@@ -54,6 +54,8 @@ void TcpWorld::connect(Rendezvous& ranks) {
   acceptor.close(error);
   for (const TcpLinkPtr& link : strangers_) link->close();
   strangers_.clear();
+  io_.restart();
+  io_.poll();  // no handler that knows the acceptor is left behind it
   if (met()) return;
   std::vector<int> missing;
   for (int peer = 0; peer < size_; ++peer)
