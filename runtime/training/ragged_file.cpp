@@ -89,7 +89,7 @@ Dataset read_ragged(const std::filesystem::path& path, Targets targets) {
   try {
     const LoD lod = lod_of(all, "lengths", name);
     if (lod.rows() != rows.dim(0))
-      throw LoDError(fmt::format("{}, lengths: expected {} rows in all, as rows has, found {}", name, rows.dim(0), lod.rows()));
+      throw LoDError(fmt::format("lengths: expected {} rows in all, as the tensor 'rows' has, found {}", rows.dim(0), lod.rows()));
     Tensor labels = needed(all, "labels", name);
     labels = is_floating(labels.dtype()) ? as_values(labels, rows.dtype() == DType::f64 ? DType::f64 : DType::f32, name + ", labels")
                                          : as_integers(labels, name + ", labels");

@@ -548,7 +548,8 @@ class TrainJob {
     if (epochs_ < begun)
       throw TrainingError(fmt::format("{}: expected at least {} epochs, which the checkpoint has begun, found {}",
                                       checkpoints_.path().string(), begun, epochs_));
-    note(fmt::format("resumed at step {}, epoch {}", trainer_.steps(), epoch_ + 1));
+    note(fmt::format("resumed at step {}, {}", trainer_.steps(),
+                     epoch_ < epochs_ ? fmt::format("epoch {}", epoch_ + 1) : std::string("behind the last epoch")));
     // No rank writes before all have read; they have read the same.
     check_weights(checkpoints_.path().string());
     deal();

@@ -61,7 +61,7 @@ TEST_CASE("lengths that are not those of the rows are an error that says how man
                                {"lengths", Tensor::from<std::int64_t>({1, 3})},
                                {"labels", Tensor::from<std::int64_t>({0, 1})}});
   CHECK_THROWS_WITH_AS(read_ragged(folder / "a.npz", Targets::sequence),
-                       doctest::Contains("a.npz, lengths: expected 3 rows in all, as rows has, found 4"), LoDError);
+                       doctest::Contains("lengths: expected 3 rows in all, as the tensor 'rows' has, found 4 (in "), LoDError);
 }
 
 TEST_CASE("rows of booleans are an error that says what they are") {
