@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of a TcpWorld come to have a connection with each other.
+// The meeting of the ranks of a TcpWorld, which gives each pair a connection.
 #include <millrace/runtime/distributed/internal/tcp_world.h>
 
 #include <algorithm>

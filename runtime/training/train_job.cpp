@@ -457,7 +457,7 @@ class TrainJob {
     return hash.digits();
   }
 
-  /// How gradients are cut: other policies have the gradients of "keep".
+  /// The cut of gradients: other policies have the gradients of "keep".
   static std::string cuts_of(const MemoryPolicy& policy) {
     return policy.kind == MemoryPolicy::Kind::truncate ? to_string(policy) : "keep";
   }

@@ -217,7 +217,7 @@ int depth_of(const LiveRows& rows) {
   return depth;
 }
 
-/// How many outermost sequences there are: as many in each input, and as many rows of an input without levels beside those that have one.
+/// The number of outermost sequences: as many in each input, and as many rows of an input without levels beside those that have one.
 std::int64_t sequences_of(const LiveRows& rows, int depth, const std::string& who) {
   std::optional<std::int64_t> count;
   for (const auto& [name, value] : rows) {

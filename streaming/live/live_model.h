@@ -21,7 +21,7 @@
 
 namespace millrace {
 
-/// How a program is kept live. Every bound is one of memory, and so of lag.
+/// Options of a program that is kept live. Every bound is one of memory, and so of lag.
 struct LiveOptions {
   RecurrenceOptions recurrence;
   Place place = CpuPlace{};                         ///< one of the runtime's
@@ -35,7 +35,7 @@ struct LiveOptions {
   LiveOptions() = default;
 };
 
-/// How a sequence begins.
+/// The beginning of a sequence.
 struct LiveStart {
   std::string name;                     ///< what errors call it, beside its number
   std::map<std::string, Tensor> given;  ///< values that the program takes at the start; those left out are zeros

@@ -15,7 +15,7 @@
 #include <millrace/runtime/files/internal/printable.h>
 #include <millrace/tensor/error.h>
 
-/// How files of TOML that a person writes are read: every error is a ParseError of one line, `NAME:LINE: …`, that says what was expected and found.
+/// Reading of TOML files that a person writes: every error is a ParseError of one line, `NAME:LINE: …`, that says what was expected and found.
 namespace millrace::internal {
 
 /// One table of the file.
