@@ -69,7 +69,7 @@ class Runtime::LiveRuns {
     if (idle) over_->advance(1);
   }
 
-  /// How often all runs were cancelled before.
+  /// The number of times that all runs were cancelled before.
   std::uint64_t started() {
     const std::lock_guard lock(mutex_);
     ++started_;

@@ -14,7 +14,7 @@ namespace millrace {
 /// The integer plans of unpack, pack, shrink and re-order: which row goes where. A *slab* is the rows of all steps, one step after another.
 /// Plans are plain values; kernels carry them out by gathering rows.
 
-/// How ragged rows become steps. Row r of the slab is row `sources[r]` of the input.
+/// The plan by which ragged rows become steps. Row r of the slab is row `sources[r]` of the input.
 struct UnpackPlan {
   SequenceOrder order;
   std::vector<std::int64_t> sources;
@@ -35,7 +35,7 @@ struct UnpackPlan {
 /// LoD has another number of rows.
 UnpackPlan make_unpack_plan(const LoD& lod, int level, bool sort_by_length, std::int64_t rows, bool reverse = false);
 
-/// How steps become ragged rows again, in the caller's order. Row r of the result is row `sources[r]` of the slab.
+/// The plan by which steps become ragged rows again, in the caller's order. Row r of the result is row `sources[r]` of the slab.
 struct PackPlan {
   std::vector<std::int64_t> sources;
   std::vector<std::int64_t> step_offsets;
@@ -43,7 +43,7 @@ struct PackPlan {
   LoD lod;
   bool identity = true;
 
-  /// Which (step, row of that step) is row `row` of the result. IndexError.
+  /// The (step, row of that step) that is row `row` of the result. IndexError.
   std::pair<std::int64_t, std::int64_t> at(std::int64_t row) const;
 };
 

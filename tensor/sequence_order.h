@@ -38,7 +38,7 @@ class SequenceOrder {
   bool reversed() const noexcept;
   /// The levels at and above `level`: what `pack` puts back, empty sequences included.
   const LoD& lod() const noexcept;
-  /// How many levels lay below `level`: 0 when a step is made of rows.
+  /// The number of levels that lay below `level`: 0 when a step is made of rows.
   int depth_below() const noexcept;
   /// Number of sequences, empty ones included.
   std::int64_t sequences() const noexcept;

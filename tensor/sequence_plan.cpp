@@ -57,7 +57,7 @@ class Weaver {
 /// Number of sequences of `level`, or of rows when it lies below the innermost one.
 std::int64_t units_at(const LoD& lod, std::int64_t rows, int level) { return level == lod.depth() ? rows : lod.sequences(level); }
 
-/// How many sequences of `level` each sequence above has; empty when there is no level above.
+/// The number of sequences of `level` in each sequence above; empty when there is no level above.
 Indices units_above(const LoD& lod, int level) { return level == 0 ? Indices{} : lod.lengths(level - 1); }
 
 void check_mask_level(const char* op, const LoD& lod, std::int64_t rows, int level) {

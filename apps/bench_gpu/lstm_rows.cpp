@@ -23,7 +23,7 @@ double goal_of(const Shape& shape) {
   return h <= 128 ? 3.5 : h <= 512 ? 4 : h <= 768 ? 2.5 : 1.6;
 }
 
-/// How far two of a dtype may be apart behind a thousand steps, whose sums are taken in other orders.
+/// The distance that two of a dtype may be apart behind a thousand steps, whose sums are taken in other orders.
 double allowed(DType dtype) { return dtype == DType::f16 ? 0.03 : dtype == DType::bf16 ? 0.2 : 1e-3; }
 
 struct Side {

@@ -19,7 +19,7 @@
 namespace millrace::demo {
 namespace {
 
-/// How sure the model is of its best class, row by row.
+/// The probability of the model's best class, row by row.
 std::string as_it_comes(const Tensor& probabilities) {
   std::string text;
   const std::vector<float> all = probabilities.to_vector<float>();

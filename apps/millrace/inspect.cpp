@@ -35,7 +35,7 @@ struct InspectFlags {
   int ranks = 0;
 };
 
-/// How a loop runs on the place, with the passes that it goes through. UnsupportedError: iteration by iteration, and why; or that the backend that was
+/// The run of a loop on the place, with the passes that it goes through. UnsupportedError: iteration by iteration, and why; or that the backend that was
 /// named cannot be had.
 std::string backend_text(const Program& program, int block, const Op& op, const DeviceFlags& device) {
   const Backend backend = device.chosen_backend();
@@ -57,7 +57,7 @@ std::string backend_text(const Program& program, int block, const Op& op, const 
   }
 }
 
-/// How the steps of live sessions run on the place.
+/// The run of the steps of live sessions on the place.
 std::string ticks_text(const Recurrence& recurrence, const DeviceFlags& device) {
   const Backend backend = device.chosen_backend();
   const Place place = device.parsed_place();

@@ -418,7 +418,7 @@ void add_serve(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("serve", "Serves a model to live sessions over TCP and WebSocket; SIGTERM drains");
   flags->model.add_to(*command);
   flags->routes.add_to(*command, flags->settings);
-  command->add_option("--port", flags->port, "0 takes a free one")->required();
+  command->add_option("--port", flags->port, "0 takes a free one")->check(CLI::Range(0, 65535))->required();
   command->add_option("--address", flags->server.address, "Another than a loopback address takes TLS and tokens, or --insecure")
       ->capture_default_str();
   add_access(*command, *flags);

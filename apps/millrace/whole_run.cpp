@@ -80,16 +80,17 @@ Outcome outcome_of(const Model& model, const RunResult& result) {
   return outcome;
 }
 
-/// How often loops ran in which backend, and why some went iteration by iteration.
+/// The number of loops that ran in each backend, and the reasons why some went iteration by iteration.
 std::string iterations(const RunResult& result) {
-  std::string text = fmt::format("{} iterations, at most {} step scopes at once", result.iterations, result.peak_step_scopes());
+  std::string text = fmt::format("{} iterations", result.iterations);
+  if (result.peak_step_scopes() > 0) text += fmt::format(", at most {} step scopes at once", result.peak_step_scopes());
   if (result.fused_loops > 0) text += fmt::format(", loops fused: {}", result.fused_loops);
   if (result.captured_loops > 0) text += fmt::format(", loops captured: {}", result.captured_loops);
   for (const std::string& line : result.iteration_by_iteration) text += "; " + line;
   return text;
 }
 
-/// Which products of matrices were probed on a device, and whose they are.
+/// The products of matrices that were probed on a device, and the library that each is of.
 void note_products(Device& device, Tracer* tracer, std::string& stats) {
   for (const std::string& line : library_products(device)) {
     stats += "; " + line;

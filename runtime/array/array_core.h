@@ -20,7 +20,7 @@
 
 namespace millrace {
 
-/// How far a slot has come. It only moves to the right: EMPTY → WAITED → WRITTEN | FAILED | CANCELLED (a cancelled wait is forgotten).
+/// The state of a slot. It only moves to the right: EMPTY → WAITED → WRITTEN | FAILED | CANCELLED (a cancelled wait is forgotten).
 enum class SlotState : std::uint8_t { empty, waited, written, failed, cancelled };
 
 namespace detail {

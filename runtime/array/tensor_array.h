@@ -50,7 +50,7 @@ class SlotIndex {
 /// comes to rest or waits in a circle, DeadlockError.
 class TensorArray {
  public:
-  /// How `write` keeps a value: `share`, the designs' `data_shared = true`: no copy, and no one may write the value's storage from then on;
+  /// The way in which `write` keeps a value: `share`, the designs' `data_shared = true`: no copy, and no one may write the value's storage from then on;
   /// or `copy`.
   enum Mode : std::uint8_t { share, copy };
 

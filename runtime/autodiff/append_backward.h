@@ -10,7 +10,7 @@
 
 namespace millrace {
 
-/// How the backward loop of a loop gets the values of the forward iterations. The first three kinds give the same bits.
+/// The way in which the backward loop of a loop gets the values of the forward iterations. The first three kinds give the same bits.
 struct MemoryPolicy {
   enum class Kind : std::uint8_t {
     keep,       ///< all values that the gradients read are kept

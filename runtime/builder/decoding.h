@@ -37,7 +37,7 @@ Var ctc_loss(const Var& x, const Var& labels, std::int64_t blank, bool zero_infi
 
 /// The first `lengths[n]` rows of each sequence.
 Var sequence_trim(const Var& x, const Var& lengths);
-/// How many changes make each reference of its hypothesis; `normalised`: over the length of the reference.
+/// The number of changes that make each reference of its hypothesis; `normalised`: over the length of the reference.
 Var edit_distance(const Var& hypotheses, const Var& references, bool normalised = false, const std::vector<std::int64_t>& ignored = {});
 
 }  // namespace millrace::build

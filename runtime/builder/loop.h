@@ -14,7 +14,7 @@ namespace millrace::build {
 struct LoopOptions {
   /// At most so many iterations; −1: no limit.
   std::int64_t max_trips = -1;
-  /// How many iterations may be under way at once.
+  /// The most iterations that may be under way at once.
   std::int64_t parallel_iterations = 8;
 };
 

@@ -36,7 +36,7 @@ class StaticRNN : public RnnBlock {
 
  private:
   Var turned(const Var& x) const;
-  /// How many there are, as a list of one number.
+  /// Their number, as a list of one number.
   Var sequences() const;
 
   Options options_;

@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// How the values of ranks become one. Added in the order of the ranks, each addition rounded to the dtype: same values and world size, same
+/// The way in which the values of ranks become one. Added in the order of the ranks, each addition rounded to the dtype: same values and world size, same
 /// bits, on every rank. In `min` and `max` NaN wins.
 enum class Reduce : std::uint8_t { sum, min, max };
 /// "sum".

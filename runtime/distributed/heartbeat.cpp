@@ -32,6 +32,8 @@ using Clock = std::chrono::steady_clock;
 // The lines that ranks say: "rank N" first, then any number of the others.
 constexpr std::string_view beat = "beat", farewell = "farewell", lost_word = "lost ";
 constexpr std::size_t longest_line = 4096;
+/// Connections that have not said their rank yet.
+constexpr std::size_t most_strangers = 64;
 
 int number_behind(const std::string& line, std::string_view word) {
   int number = -1;
@@ -113,6 +115,9 @@ class Heartbeat::Watch {
     accept_next(door);
     while (static_cast<int>(links_.size()) < size_ - 1 && Clock::now() < end) io_.run_one_until(end);
     door.close();
+    for (const LinkPtr& stranger : strangers_) stranger->socket.close();
+    io_.restart();
+    io_.poll();  // no handler that knows the door is left behind it
     io_.restart();
     if (static_cast<int>(links_.size()) == size_ - 1) return;
     std::string missing;
@@ -123,16 +128,21 @@ class Heartbeat::Watch {
   }
   void accept_next(tcp::acceptor& door) {
     door.async_accept([this, &door](const boost::system::error_code& error, tcp::socket socket) {
-      if (error) return;
-      const auto link = std::make_shared<Link>(std::move(socket));
-      asio::async_read_until(link->socket, asio::dynamic_buffer(link->incoming, longest_line), '\n',
-                             [this, link](const boost::system::error_code& failed, std::size_t bytes) {
-                               if (failed) return;
-                               link->rank = number_behind(take_line(*link, bytes), "rank ");
-                               if (link->rank > 0 && link->rank < size_) links_.emplace(link->rank, link);
-                             });
+      if (error || !door.is_open()) return;
+      if (strangers_.size() < most_strangers) greet(std::make_shared<Link>(std::move(socket)));
       accept_next(door);
     });
+  }
+
+  void greet(const LinkPtr& link) {
+    strangers_.push_back(link);
+    asio::async_read_until(link->socket, asio::dynamic_buffer(link->incoming, longest_line), '\n',
+                           [this, link](const boost::system::error_code& failed, std::size_t bytes) {
+                             std::erase(strangers_, link);
+                             if (failed) return;
+                             link->rank = number_behind(take_line(*link, bytes), "rank ");
+                             if (link->rank > 0 && link->rank < size_) links_.emplace(link->rank, link);
+                           });
   }
 
   void join(const std::string& where) {
@@ -201,6 +211,7 @@ class Heartbeat::Watch {
   asio::io_context io_{1};
   asio::steady_timer timer_{io_};
   std::map<int, LinkPtr> links_;
+  std::vector<LinkPtr> strangers_;  ///< in the constructor
   bool told_ = false, leaving_ = false;
   std::thread thread_;
 };

@@ -15,7 +15,7 @@ class Tracer;
 
 struct LocalOptions {
   std::string name = "local";
-  /// How long an operation may wait for its other ranks, from the first that came, on the clock of `executor` (ArgumentError without one,
+  /// The time that an operation may wait for its other ranks, from the first that came, on the clock of `executor` (ArgumentError without one,
   /// which must outlive the communicators).
   std::optional<Duration> deadline;
   Executor* executor = nullptr;

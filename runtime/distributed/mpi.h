@@ -11,7 +11,7 @@ namespace millrace {
 
 struct MpiOptions {
   std::string name = "mpi";
-  /// How long an operation may take from the moment this rank has come to it.
+  /// The time that an operation may take from the moment this rank has come to it.
   std::chrono::milliseconds deadline{600'000};
 };
 

@@ -29,9 +29,9 @@ struct NcclOptions {
   int device = 0;
   /// For becoming a communicator, and a duplicate.
   std::chrono::milliseconds meeting{60'000};
-  /// How long an operation may take, from the moment the device comes to it (so what it waits for on its own stream does not count).
+  /// The time that an operation may take, from the moment the device comes to it (so what it waits for on its own stream does not count).
   std::chrono::milliseconds deadline{600'000};
-  /// How long the destructor may wait for the other ranks to be done with this one.
+  /// The time that the destructor may wait for the other ranks to be done with this one.
   std::chrono::milliseconds leaving{5'000};
   /// Blocks of threads that NCCL may take of the device; 0: as many as it likes. Kernels that fill the device leave so many multiprocessors free
   /// (0: 32) as long as the communicator lives.

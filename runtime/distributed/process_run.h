@@ -15,7 +15,7 @@ struct ProcessRunOptions {
   RunOptions run;
   /// For the connections.
   std::chrono::milliseconds meeting{60'000};
-  /// How long a rank may wait for a value of another.
+  /// The time that a rank may wait for a value of another.
   std::chrono::milliseconds deadline{600'000};
   /// Blocks of threads that NCCL may take of the device for each route; 0: as many as it likes.
   int max_ctas = 2;

@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-/// Which rank of how many a process is, and where they meet, as its environment says.
+/// The rank of a process, the number of ranks, and the place where they meet, as its environment says.
 struct RankEnvironment {
   int rank = 0;
   int world_size = 1;

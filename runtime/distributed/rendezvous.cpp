@@ -8,6 +8,7 @@
 #include <list>
 #include <map>
 #include <optional>
+#include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -369,10 +370,7 @@ class Rendezvous::Member {
       if (Clock::now() + pause >= until)
         throw DeadlineError(
             fmt::format("rendezvous: rank {} did not reach rank 0 at {} within {} ms", rank_, where_, options_.deadline.count()));
-      asio::steady_timer timer(io_, pause);
-      bool over = false;
-      timer.async_wait([&over](error_code) { over = true; });
-      run_until(io_, until, [&over] { return over; });
+      std::this_thread::sleep_for(pause);
     }
   }
   ~Member() {

@@ -15,7 +15,7 @@ namespace millrace {
 struct RendezvousOptions {
   /// For the meeting, and for each exchange.
   std::chrono::milliseconds deadline{60'000};
-  /// How long a connection may take to say who it is. It is then closed, and its place is free again.
+  /// The time in which a connection says who it is. It is then closed, and its place is free again.
   std::chrono::milliseconds hello{5'000};
   /// The largest blob that is taken, in bytes.
   std::size_t most_bytes = 64 * 1024;

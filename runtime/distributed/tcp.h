@@ -38,9 +38,9 @@ struct TcpOptions {
   std::string name = "tcp";
   /// For the connections.
   std::chrono::milliseconds meeting{60'000};
-  /// How long an operation may wait for its other ranks, from the moment its own part is ready.
+  /// The time that an operation may wait for its other ranks, from the moment its own part is ready.
   std::chrono::milliseconds deadline{600'000};
-  /// How long the last communicator of this rank to be destroyed waits for what it has sent to be taken.
+  /// The time that the last communicator of this rank to be destroyed waits for what it has sent to be taken.
   std::chrono::milliseconds leaving{5'000};
   /// Makes what carries tensors that the host cannot reach, once the ranks are connected; null: they are refused (PlaceError). While it waits for
   /// other ranks it may ask `hopeless` why it should not, from any thread: "" until one of them is gone.

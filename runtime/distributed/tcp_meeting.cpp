@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of a TcpWorld come to have a connection with each other.
+// The meeting of the ranks of a TcpWorld, which gives each pair a connection.
 #include <millrace/runtime/distributed/internal/tcp_world.h>
 
 #include <algorithm>
@@ -54,6 +54,8 @@ void TcpWorld::connect(Rendezvous& ranks) {
   acceptor.close(error);
   for (const TcpLinkPtr& link : strangers_) link->close();
   strangers_.clear();
+  io_.restart();
+  io_.poll();  // no handler that knows the acceptor is left behind it
   if (met()) return;
   std::vector<int> missing;
   for (int peer = 0; peer < size_; ++peer)

@@ -34,7 +34,7 @@ class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
 
  private:
   using GatePtr = std::shared_ptr<Gate>;
-  /// How one run of a block went, for its starter.
+  /// The outcome of one run of a block, for its starter.
   struct BlockEnd {
     explicit BlockEnd(std::vector<GatePtr> before = {}) : appends(std::move(before)) {}
     std::size_t next = 0;                             ///< the first op that was not started

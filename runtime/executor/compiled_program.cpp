@@ -200,7 +200,7 @@ class Compiler {
                                place.to_string() + ": take keep or recompute there");
   }
 
-  /// Which vars of the block each op is the last to read. Values that a sub-block sees, or that the block hands back, stay.
+  /// The vars of the block that each op is the last to read. Values that a sub-block sees, or that the block hands back, stay.
   void find_last_uses(CompiledBlock& made) {
     std::map<std::size_t, std::size_t> last;
     for (std::size_t i = 0; i < made.ops.size(); ++i)

@@ -47,7 +47,7 @@ class RunResult {
   const Value* step_value(int block, std::int64_t iteration, const std::string& var) const;
   /// The kept step scopes, in the order in which their iterations began.
   const std::vector<std::shared_ptr<VarScope>>& step_scopes() const noexcept { return step_scopes_; }
-  /// How many step scopes were alive at once, at most, and how many still are besides the kept ones.
+  /// The most step scopes that were alive at once, and the number of those that still are besides the kept ones.
   std::int64_t peak_step_scopes() const noexcept { return count_ == nullptr ? 0 : count_->peak; }
   std::int64_t live_step_scopes() const noexcept {
     return count_ == nullptr ? 0 : count_->live - static_cast<std::int64_t>(step_scopes_.size());

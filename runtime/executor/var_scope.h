@@ -19,7 +19,7 @@ namespace millrace {
 /// an op that needs one which is still under way waits for it. Used by the tasks of one run, one at a time (its executor is serial).
 class VarScope : public std::enable_shared_from_this<VarScope> {
  public:
-  /// How many step scopes of one run are alive, and were at most.
+  /// The number of step scopes of one run that are alive, and the most that were.
   struct Count {
     std::int64_t live = 0;
     std::int64_t peak = 0;

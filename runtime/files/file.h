@@ -14,7 +14,7 @@ namespace millrace {
 /// cause: no such file, no regular file, more than `most` bytes (nothing is read then), memory that does not suffice.
 std::string read_file(const std::filesystem::path& path, std::uint64_t most = std::numeric_limits<std::uint64_t>::max());
 
-/// How a regular file begins, and how long it is: what it takes to refuse one without reading it whole.
+/// The first bytes of a regular file, and its length: as much as it takes to refuse one without reading it whole.
 struct FileStart {
   std::string bytes;       ///< the first ones, as many as were asked for or as there are
   std::uint64_t size = 0;  ///< of the whole file

@@ -14,7 +14,7 @@ namespace millrace {
 /// Named tensors of NumPy's .npz files: zip archives of .npy files (npy.h). Sources: numpy/lib/npyio.py, and PKWARE's APPNOTE.TXT 6.3.
 using NpzTensors = std::map<std::string, Tensor>;
 
-/// How much a file may hold once it is inflated. 1 KiB of deflated bytes can say 1 MiB.
+/// The most bytes that a file may hold once it is inflated. 1 KiB of deflated bytes can say 1 MiB.
 inline constexpr std::uint64_t largest_npz = std::uint64_t{16} << 30;
 
 /// Reads stored and deflated members (np.savez, np.savez_compressed). Each is NAME.npy and is known by NAME; nothing is ever

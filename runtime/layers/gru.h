@@ -23,7 +23,7 @@ enum class GruReset {
   after,  ///< n = g((x·W_n + b_n) + r·(h·R_n + b'_n)): PyTorch, Keras' default, ONNX with linear_before_reset = 1
   before  ///< n = g((x·W_n + b_n) + ((r·h)·R_n + b'_n)): ONNX' default, Fluid
 };
-/// Which share of the old state stays.
+/// The share of the old state that stays.
 enum class GruKeeps {
   z,           ///< h' = z·h + (1 − z)·n: PyTorch, ONNX, Keras, Fluid with origin_mode
   complement,  ///< h' = (1 − z)·h + z·n: Fluid

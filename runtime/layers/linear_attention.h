@@ -8,7 +8,7 @@
 
 namespace millrace::layers {
 
-/// How a step of linear attention changes its state S (a matrix of keys by values for each head):
+/// The rule by which a step of linear attention changes its state S (a matrix of keys by values for each head):
 ///
 ///     linear        S' = S + k ⊗ v
 ///     gated         S' = exp(g)·S + k ⊗ v

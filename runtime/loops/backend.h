@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-/// How loops run. All backends give the same bits. A loop that does not fit the backend runs iteration by iteration.
+/// The way in which loops run. All backends give the same bits. A loop that does not fit the backend runs iteration by iteration.
 enum class Backend : std::uint8_t {
   automatic,    ///< the fastest that a loop fits; interpreted where none does, or where a trace or kept step scopes show the iterations
   interpreted,  ///< each iteration a task

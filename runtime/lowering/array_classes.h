@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-/// Which vars of a program may stand for the same array: what goes into a loop, its parameter, its next value and what comes out of the
+/// The vars of a program that may stand for the same array: what goes into a loop, its parameter, its next value and what comes out of the
 /// loop; the results of both branches and what comes out of the `if`. Internal to the executor.
 class ArrayClasses {
  public:

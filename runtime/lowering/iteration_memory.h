@@ -7,10 +7,10 @@
 
 #include <millrace/runtime/program/program.h>
 
-/// Which values of a loop's iterations a loop that runs them backwards reads, and which of them are stored or computed again.
+/// The values of a loop's iterations that a loop which runs them backwards reads, and the choice between those that are stored and those computed again.
 namespace millrace {
 
-/// How much of an iteration is kept.
+/// The part of an iteration that is kept.
 enum class Keep : std::uint8_t {
   needed,  ///< all values that the gradients of the iteration's ops read: nothing is computed again
   lean,    ///< without values that ops of one row make again of the others, such as tanh(c): no product is computed again

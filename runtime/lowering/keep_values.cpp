@@ -213,7 +213,7 @@ class Keeper {
 
   static Var as_index(const Var& x) { return x.type().dtype == DType::i64 ? x : cast(x, DType::i64); }
 
-  /// How many iterations there are; none when the loop is at its end already.
+  /// The number of iterations; none when the loop is at its end already.
   static Var iterations_of(const LoopForm& form) {
     const LoopForm::Index& left = form.stop.left;
     if (left.stride != 1 && left.stride != -1)

@@ -83,7 +83,7 @@ bool same(const Attributes& a, const Attributes& b) {
   return true;
 }
 
-/// Which vars depend on the inputs of `roots`.
+/// The vars that depend on the inputs of `roots`.
 std::set<VarId> dependent(const Program& program, std::set<VarId> roots) {
   for (const Op& op : program.block(0).ops)
     if (std::any_of(op.inputs.begin(), op.inputs.end(), [&](VarId input) { return roots.contains(input); }))

@@ -10,7 +10,7 @@
 
 namespace millrace {
 
-/// How a program becomes a recurrence.
+/// Options of the lowering of a program to a recurrence.
 struct RecurrenceOptions {
   /// For a graph that is one step already: which input takes the next value of which output, such as {"h", "hn"}. Steps give such an output, too,
   /// where no other is known step by step. Empty: the program works on whole sequences, and its loops over time are found.

@@ -13,7 +13,7 @@
 namespace millrace {
 namespace {
 
-/// How rows became steps. Rows whose only level is the one that was unpacked: their LoD is all that the order depends on.
+/// The way in which rows became steps. Rows whose only level is the one that was unpacked: their LoD is all that the order depends on.
 struct Steps {
   std::int64_t level = 0;
   bool sorted = false;
@@ -28,7 +28,7 @@ std::optional<Steps> steps_of(const Program& program, const Op& unpack) {
   return Steps{level, unpack.attributes.get_or("sort_by_length", true), unpack.attributes.get_or("reverse", false), {}};
 }
 
-/// Which vars are known to have the same LoD, of all levels: each has a var that stands for it.
+/// The vars that are known to have the same LoD, of all levels: each has a var that stands for it.
 class SameLods {
  public:
   VarId of(VarId var) const {

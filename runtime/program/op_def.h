@@ -72,7 +72,7 @@ class PrepareContext {
 /// Launches one op: reads inputs, sets outputs, returns at once (the work itself is on `context.stream()`).
 using OpKernel = std::function<void(OpContext&)>;
 
-/// How the rows of an op lie in a fused loop.
+/// The layout of the rows of an op in a fused loop.
 struct RowForm {
   DType dtype = DType::f32;  ///< of all inputs and outputs: f32 or f64
   std::vector<DDim>
@@ -82,7 +82,7 @@ struct RowForm {
 
 class Vectorizer;
 
-/// How an op relates to others: the passes ask for a trait, not for a name. Nothing is assumed of an op that says nothing.
+/// Relations of an op to others: the passes ask for a trait, not for a name. Nothing is assumed of an op that says nothing.
 struct OpTraits {
   /// Arithmetic on numbers that counts follow: `keep` is x itself.
   enum class Arithmetic { none, keep, negate, add, subtract, multiply };
@@ -122,7 +122,7 @@ struct OpDef {
   std::function<OpKernel(const PrepareContext&)> prepare;
   /// Inputs whose elements the kernel reads on the host (shapes, indices of arrays): they are awaited before it runs.
   std::vector<std::size_t> host_inputs;
-  /// How the op treats rows, which is what lets a program be fed live: given the axis of each input along which rows lie (−1: none), the
+  /// The rule of the op for rows, by which a program can be fed live: given the axis of each input along which rows lie (−1: none), the
   /// axis of each output along which they lie (−1: none). Throws UnsupportedError with the reason when an output row needs other rows than
   /// its own. Null: it is not described, and a program with this op on its live rows cannot be fed live.
   std::function<std::vector<int>(const InferContext&, const std::vector<int>& axes)> follow_rows;
@@ -132,7 +132,7 @@ struct OpDef {
   std::function<RowFunction(const PrepareContext&, const RowForm&)> prepare_rows;
   /// Whether the op looks along axis 0: the function of `prepare_rows` is then called once for an iteration, with all of its rows. Null: no.
   std::function<bool(const Op&)> couples_rows;
-  /// How gradients go through the op. Null: a program that needs the gradient of an input of this op is refused by name.
+  /// The gradient rule of the op. Null: a program that needs the gradient of an input of this op is refused by name.
   GradientRule gradient;
   /// True: every output is constant almost everywhere in every input (comparisons, rounding, argmax), so that no gradient goes through.
   bool cuts_gradient = false;

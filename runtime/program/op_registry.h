@@ -21,7 +21,7 @@ class OpRegistry {
   void add(OpDef def);
   /// ProgramError when there is no such op.
   void set_traits(const std::string& name, OpTraits traits);
-  /// How gradients go through a registered op. ProgramError when there is none of that name, or it has a rule or cuts gradients already.
+  /// Sets the gradient rule of a registered op. ProgramError when there is none of that name, or it has a rule or cuts gradients already.
   void set_gradient(const std::string& name, GradientRule rule);
   /// Registered ops through which no gradient goes (`OpDef::cuts_gradient`). Errors as above.
   void cut_gradients(const std::vector<std::string>& names);

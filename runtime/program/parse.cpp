@@ -55,7 +55,7 @@ std::optional<Float> nan_of(std::string_view text) {
   return std::isnan(value) ? std::optional(value) : std::nullopt;
 }
 
-/// How deep LoD may be declared: far beyond any data.
+/// The most levels of LoD that may be declared: far beyond any data.
 constexpr std::int64_t most_levels = 64;
 
 class Parser {

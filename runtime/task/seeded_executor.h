@@ -15,7 +15,7 @@ namespace millrace {
 /// what its sources offer.
 class ChoiceSource {
  public:
-  /// How many different things could happen next: 0 when nothing can.
+  /// The number of different things that could happen next: 0 when nothing can.
   virtual std::size_t choices() = 0;
   /// Lets the i-th of them happen.
   virtual void take(std::size_t i) = 0;

@@ -11,7 +11,7 @@ namespace millrace::training {
 /// The numbers 0 … count − 1 in an order that is a function of the arguments alone: by a random number for each, keyed by (seed, epoch, number).
 std::vector<std::int64_t> permutation(std::int64_t count, std::uint64_t seed, std::uint64_t epoch);
 
-/// How many sequences make a batch.
+/// The size of a batch.
 struct BatchSize {
   std::int64_t sequences = 32;  ///< at most; 0: no bound
   std::int64_t rows = 0;        ///< at most, but for a batch of one sequence that has more; 0: no bound

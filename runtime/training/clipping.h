@@ -5,7 +5,7 @@
 
 namespace millrace::training {
 
-/// How far gradients may go. 0: no bound.
+/// Bounds of gradients. 0: no bound.
 struct Clipping {
   double value = 0;  ///< each element into [−value, value], first
   double norm = 0;   ///< then all together to this Euclidean norm at most, as torch.nn.utils.clip_grad_norm_: times norm / (found + 1e-6)

@@ -95,7 +95,8 @@ void Dataset::expect_finite() const {
     const auto [at, value] = first_not_finite(*tensor);
     if (at < 0) continue;
     const std::int64_t width = tensor->elements() / tensor->dim(0), row = at / width;
-    std::string where = (tensor == &targets ? ", targets: row " : ", rows: row ") + std::to_string(row);
+    const char* const kind = tensor != &targets ? ", rows: row " : per_row ? ", targets: row " : ", targets: sequence ";
+    std::string where = kind + std::to_string(row);
     for (std::int64_t i = 0; i < sequences() && tensor != &targets; ++i) {
       const auto [begin, end] = x.lod().row_range(0, i, i + 1);
       if (row >= begin && row < end) where += " (row " + std::to_string(row - begin) + " of sequence " + std::to_string(i) + ")";

@@ -30,8 +30,8 @@ struct Dataset {
   /// ShapeError, LoDError or DTypeError, naming `source`, when the parts do not fit one another. IndexError for a class or a word that is not from 0 to
   /// 2²⁰ − 1, or a class without a name where classes have names.
   void validate() const;
-  /// ArgumentError for the first element of the rows, or of floating targets, that is no finite number: it names `source`, the element's row and place
-  /// there, and of rows the outermost sequence.
+  /// ArgumentError for the first element of the rows, or of floating targets, that is no finite number: it names `source`, the element's row, or sequence, and
+  /// place there, and of rows the outermost sequence.
   void expect_finite() const;
   /// The outermost sequences `chosen`, in that order: their rows are copied one behind the other. IndexError.
   Dataset select(std::span<const std::int64_t> chosen) const;

@@ -12,7 +12,7 @@
 
 namespace millrace::training {
 
-/// How a weight begins. `scale` is the constant, the bound, the standard deviation, or the gain g. For a weight of [in, out] (with more axes
+/// The first value of a weight. `scale` is the constant, the bound, the standard deviation, or the gain g. For a weight of [in, out] (with more axes
 /// in front, K of them all together: in and out times K):
 ///
 ///     uniform          U(−scale, scale)

@@ -16,7 +16,7 @@ struct Score {
   std::optional<double> accuracy;
 };
 
-/// How many of the rows of `scores` [N, K], f32 or f64, are greatest at their target, i64 [N]; of equal ones the first counts. ShapeError.
+/// The number of rows of `scores` [N, K], f32 or f64, that are greatest at their target, i64 [N]; of equal ones the first counts. ShapeError.
 std::int64_t count_right(const Tensor& scores, const Tensor& targets);
 
 /// The figures of one epoch.

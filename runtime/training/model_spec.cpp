@@ -78,8 +78,10 @@ class ModelBuilder {
       const LayerSpec& layer = spec_.layers[i];
       if (layer.units < 1) fail(i, "expected at least 1 unit, found " + std::to_string(layer.units));
       if (!(layer.dropout >= 0 && layer.dropout < 1)) fail(i, "expected a dropout in [0, 1), found " + std::to_string(layer.dropout));
-      if (layer.kind == Kind::embedding && (i > 0 || data_.dtype != DType::i64))
-        fail(i, "expected an embedding first, over numbers of words");
+      if (layer.kind == Kind::embedding && i > 0) fail(i, "expected an embedding as the first layer alone, found it behind others");
+      if (layer.kind == Kind::embedding && data_.dtype != DType::i64)
+        fail(i, "expected rows that are numbers of words, i64, found " + std::to_string(data_.features) + " features of " +
+                    std::string(name_of(data_.dtype)));
       if (!layer.is_recurrent() && layer.direction != layers::Direction::forward) fail(i, "expected no direction, found one");
       if (layer.kind != Kind::linear && !layer.activation.empty()) fail(i, "expected an activation behind a linear layer alone");
     }

@@ -88,6 +88,8 @@ Dataset read_ragged(const std::filesystem::path& path, Targets targets) {
   rows = is_floating(rows.dtype()) ? as_column(rows) : as_integers(rows, name + ", rows");
   try {
     const LoD lod = lod_of(all, "lengths", name);
+    if (lod.rows() != rows.dim(0))
+      throw LoDError(fmt::format("lengths: expected {} rows in all, as the tensor 'rows' has, found {}", rows.dim(0), lod.rows()));
     Tensor labels = needed(all, "labels", name);
     labels = is_floating(labels.dtype()) ? as_values(labels, rows.dtype() == DType::f64 ? DType::f64 : DType::f32, name + ", labels")
                                          : as_integers(labels, name + ", labels");

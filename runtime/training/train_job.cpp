@@ -255,8 +255,9 @@ class TrainJob {
   void check_data() {
     const bool floating = is_floating(data_.train.targets.dtype());
     if (classes_ == floating)
-      throw DTypeError(data_.train.source + ": expected " + (classes_ ? "classes, i64, for cross_entropy" : "floating values for mse") +
-                       ", found targets of " + data_.train.targets.to_string());
+      throw DTypeError(fmt::format("{}: expected {}, found {}", data_.train.source,
+                                   classes_ ? "classes, i64, for cross_entropy (loss = \"mse\" is for numbers)" : "floating values for mse",
+                                   data_.train.classes.empty() ? name_of(data_.train.targets.dtype()) : "classes"));
     const Tensor& targets = data_.train.targets;
     if (floating && (targets.rank() > 2 || (targets.rank() == 2 && targets.dim(1) == 0)))
       throw ShapeError(data_.train.source + ": expected targets (labels) [N] or [N, K] with K of at least 1, found " + targets.to_string());
@@ -456,7 +457,7 @@ class TrainJob {
     return hash.digits();
   }
 
-  /// How gradients are cut: other policies have the gradients of "keep".
+  /// The cut of gradients: other policies have the gradients of "keep".
   static std::string cuts_of(const MemoryPolicy& policy) {
     return policy.kind == MemoryPolicy::Kind::truncate ? to_string(policy) : "keep";
   }
@@ -547,7 +548,8 @@ class TrainJob {
     if (epochs_ < begun)
       throw TrainingError(fmt::format("{}: expected at least {} epochs, which the checkpoint has begun, found {}",
                                       checkpoints_.path().string(), begun, epochs_));
-    note(fmt::format("resumed at step {}, epoch {}", trainer_.steps(), epoch_ + 1));
+    note(fmt::format("resumed at step {}, {}", trainer_.steps(),
+                     epoch_ < epochs_ ? fmt::format("epoch {}", epoch_ + 1) : std::string("behind the last epoch")));
     // No rank writes before all have read; they have read the same.
     check_weights(checkpoints_.path().string());
     deal();
@@ -900,6 +902,9 @@ TrainResult run_train_job(const TrainConfig& config, const TrainJobOptions& opti
     throw ArgumentError(fmt::format("training: expected at least 1 epoch, found {}", *options.epochs));
   if (options.memory && options.memory->kind != MemoryPolicy::Kind::keep && !config.model.is_recurrent())
     throw ArgumentError(config.name + ": memory: expected keep for layers none of which is recurrent, found " + to_string(*options.memory));
+  if (options.memory && config.model.decoder && options.memory->kind == MemoryPolicy::Kind::truncate &&
+      options.memory->k1 != options.memory->k2)
+    throw ArgumentError(config.name + ": memory: expected truncate of one number beside [decoder], found " + to_string(*options.memory));
   if (options.ranks == nullptr || options.ranks->world_size() == 1) return TrainJob(config, options, observer).run();
   try {
     return TrainJob(config, options, observer).run();

@@ -60,9 +60,9 @@ class TsReader {
     }
     if (!data_) fail("expected @data, found the end of the file");
     const auto rows = static_cast<std::int64_t>(width_ == 0 ? 0 : values_.size() / width_);
-    Dataset made{LoDTensor(Tensor::from(values_, {rows, static_cast<std::int64_t>(width_)}), LoD::from_lengths({lengths_})),
-                 Tensor::from(targets_, {static_cast<std::int64_t>(targets_.size())}), false, classes_, name_};
-    return made;
+    const std::int64_t count = std::ssize(lengths_);
+    return {LoDTensor(Tensor::from(values_, {rows, static_cast<std::int64_t>(width_)}), LoD::from_lengths({lengths_})),
+            has_numbers_ ? Tensor::from(numbers_, {count, 1}) : Tensor::from(labels_, {count}), false, classes_, name_};
   }
 
  private:
@@ -78,11 +78,14 @@ class TsReader {
     if (key == "timestamps" && value == "true")
       throw UnsupportedError(at() + "expected series without time stamps, found @timeStamps true");
     if (key == "classlabel" && value == "true") name_classes({words.begin() + 2, words.end()});
+    if (key == "targetlabel") has_numbers_ = value == "true";
     if (key == "dimensions" || key == "dimension") width_ = count(words, 1);
     if (key == "equallength") equal_ = value == "true" ? Equal::yes : Equal::no;
     if (key == "serieslength") length_ = count(words, 0);
     if (key != "data") return;
-    if (classes_.empty()) throw UnsupportedError(at() + "expected @classLabel true with its classes before @data, found none");
+    if (classes_.empty() && !has_numbers_)
+      throw UnsupportedError(at() + "expected @classLabel true with its classes, or @targetLabel true, before @data, found none");
+    if (!classes_.empty() && has_numbers_) fail("expected either @classLabel true or @targetLabel true before @data, found both");
     data_ = true;
   }
 
@@ -107,35 +110,39 @@ class TsReader {
   void sequence(std::string_view line) {
     std::vector<std::vector<float>> dimensions;
     const auto last = line.rfind(':');
-    if (last == line.npos) fail("expected DIMENSION:…:CLASS, found no ':'");
-    const std::string label(trimmed(line.substr(last + 1)));
+    if (last == line.npos) fail(std::string("expected DIMENSION:…:") + (has_numbers_ ? "NUMBER" : "CLASS") + ", found no ':'");
     for (std::string_view rest = line.substr(0, last);;) {
       const auto mark = rest.find(':');
-      dimensions.push_back(numbers(rest.substr(0, mark)));
+      dimensions.push_back(dimension(rest.substr(0, mark)));
       if (mark == rest.npos) break;
       rest.remove_prefix(mark + 1);
     }
-    const auto found = std::find(classes_.begin(), classes_.end(), label);
-    if (found == classes_.end()) fail("expected a class that @classLabel names, found " + millrace::internal::printable(label));
+    target(trimmed(line.substr(last + 1)));
     if (width_ == 0) width_ = dimensions.size();
     if (dimensions.size() != width_)
       fail("expected " + std::to_string(width_) + " dimensions, as the header or the lines before say, found " +
            std::to_string(dimensions.size()));
-    for (const std::vector<float>& dimension : dimensions)
-      if (dimension.size() != dimensions[0].size())
-        fail("expected dimensions of equal length, found " + std::to_string(dimensions[0].size()) + " and " +
-             std::to_string(dimension.size()) + " values");
+    for (const std::vector<float>& each : dimensions)
+      if (each.size() != dimensions[0].size())
+        fail("expected dimensions of equal length, found " + std::to_string(dimensions[0].size()) + " and " + std::to_string(each.size()) +
+             " values");
     if (length_ == 0 && equal_ == Equal::yes) length_ = dimensions[0].size();
     if (equal_ != Equal::no && length_ > 0 && dimensions[0].size() != length_)
       fail("expected sequences of " + std::to_string(length_) + " rows, as the header or the lines before say, found " +
            std::to_string(dimensions[0].size()));
     for (std::size_t t = 0; t < dimensions[0].size(); ++t)
-      for (const std::vector<float>& dimension : dimensions) values_.push_back(dimension[t]);
+      for (const std::vector<float>& each : dimensions) values_.push_back(each[t]);
     lengths_.push_back(static_cast<std::int64_t>(dimensions[0].size()));
-    targets_.push_back(found - classes_.begin());
   }
 
-  std::vector<float> numbers(std::string_view text) const {
+  void target(std::string_view text) {
+    if (has_numbers_) return numbers_.push_back(number(text));
+    const auto found = std::find(classes_.begin(), classes_.end(), text);
+    if (found == classes_.end()) fail("expected a class that @classLabel names, found " + millrace::internal::printable(text));
+    labels_.push_back(found - classes_.begin());
+  }
+
+  std::vector<float> dimension(std::string_view text) const {
     std::vector<float> values;
     if (trimmed(text).empty()) return values;
     while (true) {
@@ -164,7 +171,9 @@ class TsReader {
   std::vector<std::string> classes_;
   std::vector<float> values_;
   std::vector<std::int64_t> lengths_;
-  std::vector<std::int64_t> targets_;
+  bool has_numbers_ = false;  // as targets
+  std::vector<std::int64_t> labels_;
+  std::vector<float> numbers_;
 };
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace millrace {
 /// libsamplerate's sinc converters, from the cheapest to the best.
 enum class ResampleQuality : std::uint8_t { fastest, medium, best };
 
-/// How one input of a program is made of audio: row k holds `context + window` samples at `rate`, of which the last `window` begin at
+/// The making of one input of a program from audio: row k holds `context + window` samples at `rate`, of which the last `window` begin at
 /// sample k·hop. Before the first sample and after the last there are zeros.
 struct AudioConfig {
   std::string input;  ///< the program's input; rows are f32[context + window]

@@ -27,7 +27,11 @@ std::span<const std::byte> bytes_of(const Tensor& rows, std::int64_t begin, std:
 LoDTensor rows_for(const PortSpec& port, const std::map<std::string, LoDTensor>& feeds) {
   const std::string wanted = fmt::format("{}{}", name_of(port.dtype), port.shape.inserted(0, DDim::unknown).to_string());
   const auto found = feeds.find(port.name);
-  if (found == feeds.end()) throw ArgumentError(fmt::format("input '{}': expected {}, found nothing", port.name, wanted));
+  if (found == feeds.end()) {
+    std::string names;
+    for (const auto& [name, value] : feeds) names += (names.empty() ? "rows of '" : "', '") + name;
+    throw ArgumentError(fmt::format("input '{}': expected {}, found {}", port.name, wanted, names.empty() ? "nothing" : names + "'"));
+  }
   if (port.audio) throw UnsupportedError(fmt::format("input '{}': expected sound, found rows", port.name));
   const LoDTensor& value = found->second;
   if (value.dtype() != port.dtype)

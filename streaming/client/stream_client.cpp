@@ -162,14 +162,14 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   void abort() { end("cut off"); }
 
  private:
-  /// How far the plan has been sent.
+  /// The part of the plan that has been sent.
   struct Position {
     std::size_t message = 0;  // of the script
     std::size_t byte = 0;
     bool last = false;  // `end`, or `save` in its place
     std::uint64_t sent = 0;
   };
-  /// How much had been received.
+  /// The amount that had been received.
   struct Received {
     std::vector<std::size_t> outputs{};
     std::size_t steps = 0, segments = 0, flushed = 0, resets = 0;

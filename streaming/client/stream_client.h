@@ -74,7 +74,7 @@ struct ClientOptions {
   std::string token;                     ///< that the server is shown; empty: none
   std::shared_ptr<const TlsClient> tls;  ///< for tcps and wss; none: trusts the system's authorities
   bool token_in_clear = false;           ///< see ConnectOptions
-  /// How long a session that has started tries to get another connection when it lost its own, or its server goes away; 0: it ends with an error.
+  /// The time in which a session that has started tries to get another connection when it lost its own, or its server goes away; 0: it ends with an error.
   /// With a ticket it goes on where it was, with the state of a draining server there; else it starts over and sends all again. The record is that of
   /// a session that was never disturbed.
   std::chrono::milliseconds reconnect{0};

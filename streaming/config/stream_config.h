@@ -13,7 +13,7 @@
 
 namespace millrace {
 
-/// How the sessions of a model learn.
+/// The learning of a model's sessions.
 struct LearnConfig {
   enum class Optimizer : std::uint8_t { sgd, adam, adamw };
   std::string losses;

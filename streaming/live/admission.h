@@ -34,7 +34,7 @@ class Admission {
 
   explicit Admission(Options options, TimePoint now = {}) : options_(options), begun_(now) {}
 
-  /// How far the server has come: steps answered, and processor seconds of the thread of the sockets. To be told whenever something arrived.
+  /// The progress of the server: steps answered, and processor seconds of the thread of the sockets. To be told whenever something arrived.
   void observe(TimePoint now, std::uint64_t steps, double transport_seconds);
   /// Whether the next call of `observe` needs its numbers: they cost something.
   bool due(TimePoint now) const noexcept { return now - begun_ >= window; }

@@ -16,7 +16,7 @@ namespace millrace {
 struct Learning;
 class ServedModel;
 
-/// How many steps a second a device makes of a recurrence, in ticks that end within a deadline.
+/// The number of steps a second that a device makes of a recurrence, in ticks that end within a deadline.
 struct Capacity {
   double steps_per_second = 0;  ///< 0: `why` says why it is not known
   std::size_t rows = 0;         ///< of the ticks that gave it

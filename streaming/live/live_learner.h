@@ -13,7 +13,7 @@
 
 namespace millrace {
 
-/// How the sessions of a model learn: each from its own rows, with weights of its own, by truncated backpropagation (training::LiveTrainer).
+/// The learning of the sessions of a model: each from its own rows, with weights of its own, by truncated backpropagation (training::LiveTrainer).
 struct Learning {
   Program program;  ///< whose losses become smaller: rows of one sequence in, and the states as inputs and outputs
   RecurrenceOptions recurrence;

@@ -217,7 +217,7 @@ int depth_of(const LiveRows& rows) {
   return depth;
 }
 
-/// How many outermost sequences there are: as many in each input, and as many rows of an input without levels beside those that have one.
+/// The number of outermost sequences: as many in each input, and as many rows of an input without levels beside those that have one.
 std::int64_t sequences_of(const LiveRows& rows, int depth, const std::string& who) {
   std::optional<std::int64_t> count;
   for (const auto& [name, value] : rows) {
@@ -711,7 +711,8 @@ void LiveSession::cancel() const noexcept {
 }
 
 const std::shared_ptr<LiveSessionState>& LiveSession::present() const {
-  if (sequence_ == nullptr) throw ArgumentError("live session: expected a session, found one that was moved from");
+  if (sequence_ == nullptr)
+    throw ArgumentError("live session: expected a session, found a handle without one, such as one that was moved from");
   return sequence_;
 }
 LiveSessionState& LiveSession::state() const { return *present(); }

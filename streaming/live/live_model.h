@@ -21,7 +21,7 @@
 
 namespace millrace {
 
-/// How a program is kept live. Every bound is one of memory, and so of lag.
+/// Options of a program that is kept live. Every bound is one of memory, and so of lag.
 struct LiveOptions {
   RecurrenceOptions recurrence;
   Place place = CpuPlace{};                         ///< one of the runtime's
@@ -35,7 +35,7 @@ struct LiveOptions {
   LiveOptions() = default;
 };
 
-/// How a sequence begins.
+/// The beginning of a sequence.
 struct LiveStart {
   std::string name;                     ///< what errors call it, beside its number
   std::map<std::string, Tensor> given;  ///< values that the program takes at the start; those left out are zeros
@@ -98,7 +98,7 @@ class LiveSessionState;
 ///
 /// Operations that say something (all but `next` and `cancel`) take effect in order, one at a time: ArgumentError while another is under way. `next` may
 /// run beside them, and has to where more is said than the queues hold. Errors: ArgumentError, DTypeError, ShapeError, LoDError and UninitializedError name the
-/// session and what was expected; ArgumentError of a handle that was moved from, which has no executor and so throws from the call itself; LiveError when a step failed; CancelledError once the session was cancelled, or its model is gone. Thread-safe.
+/// session and what was expected; ArgumentError of a handle without a session (made by default, or moved from), which has no executor and so throws from the call itself; LiveError when a step failed; CancelledError once the session was cancelled, or its model is gone. Thread-safe.
 class LiveSession {
  public:
   using Limit = std::optional<Duration>;

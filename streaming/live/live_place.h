@@ -54,14 +54,14 @@ class LivePlace {
   /// Nothing is out, and nothing is ready.
   bool idle() const noexcept { return !finishing_ && !batcher_.tick_out() && !batcher_.ready(); }
 
-  /// How long ticks took lately, for each row of theirs. 0 before the first.
+  /// The time that ticks took lately, for each row of theirs. 0 before the first.
   double seconds_a_row() const noexcept { return seconds_a_row_; }
   /// Of the states, as of the last tick.
   std::size_t state_bytes() const noexcept { return state_bytes_; }
 
   /// PlaceLostError once the place is gone: all its sequences failed with it. Else null.
   const std::exception_ptr& lost() const noexcept { return lost_; }
-  /// How many sequences did.
+  /// The number of sequences that failed with it.
   std::size_t told() const noexcept { return told_; }
   /// Asks the device, which may have gone with another one; when no tick is out.
   void check();

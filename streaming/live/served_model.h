@@ -33,7 +33,7 @@ class ServedModel {
   const std::vector<PortSpec>& outputs() const noexcept { return outputs_; }
   /// Their numbers: those of a step, then those of each level, from the inside.
   const std::vector<std::size_t>& all_outputs() const noexcept { return all_outputs_; }
-  /// How its sessions learn; null: they do not.
+  /// The learning of its sessions; null: they do not.
   const std::shared_ptr<const Learning>& learning() const noexcept { return learning_; }
   /// Bytes that a saved state may hold of the audio beside rows.
   std::size_t saved_audio_bytes() const noexcept;

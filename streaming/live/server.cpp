@@ -390,7 +390,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   std::string why_no_seal() const override { return route_->why_no_seal; }
   std::size_t most_state_bytes() const noexcept override { return server_->most_state_bytes; }
 
-  /// Which of the server's counts it is in: a newcomer, then a session, then on its way out.
+  /// Puts it into that one of the server's counts to which it belongs: a newcomer, then a session, then on its way out.
   void account() {
     if (!counted_ && session_.started()) {
       std::size_t& of_address = server_->by_address[counted_by];

@@ -155,7 +155,7 @@ class Server {
   /// Of all sessions, about.
   std::size_t waiting_rows() const;
   bool draining() const noexcept;
-  /// How ticks run (StateSlab::backend) on the first place. While none does: before the first session, or after `on_stopped`.
+  /// The backend of ticks (StateSlab::backend) on the first place. While none does: before the first session, or after `on_stopped`.
   std::string backend() const;
 
  private:

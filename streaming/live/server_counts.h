@@ -12,7 +12,7 @@
 
 namespace millrace {
 
-/// How many values were at most each of up to 16 ascending bounds. `observe` neither allocates nor locks. Not thread-safe.
+/// The numbers of values that were at most each of up to 16 ascending bounds. `observe` neither allocates nor locks. Not thread-safe.
 class Histogram {
  public:
   static constexpr std::size_t most_bounds = 16;

@@ -93,7 +93,7 @@ class Session final : private LiveSequence {
   using LiveSequence::over;
   std::uint16_t close_code() const noexcept { return outcome_ == Outcome::error ? close_code_of(error_) : close_code_normal; }
 
-  /// How it ended: "ended", the name of an error, or "gone" when the client went without a word; "live" before.
+  /// Its outcome: "ended", the name of an error, or "gone" when the client went without a word; "live" before.
   std::string_view outcome() const noexcept;
   /// The text of the error that the client was told of; empty when there was none.
   std::string why() const { return special().why ? *special().why : std::string(); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a session begins: what of session.h has to do with `start`.
+// The beginning of a session: what of session.h has to do with `start`.
 #include <algorithm>
 #include <chrono>
 #include <optional>

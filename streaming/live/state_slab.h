@@ -55,7 +55,7 @@ class StateSlab {
   void renew_weights(std::shared_ptr<const Recurrence> recurrence);
   /// Bytes of state held.
   std::size_t bytes() const noexcept;
-  /// How ticks run, and why not faster: "fused", "captured: …", "interpreted: …". A tick that is traced runs op by op.
+  /// The backend of ticks, and the reason why it is no faster one: "fused", "captured: …", "interpreted: …". A tick that is traced runs op by op.
   std::string backend() const;
   /// PlaceLostError once the device is gone, as far as ticks have shown; else null.
   const std::exception_ptr& lost() const noexcept { return lost_; }

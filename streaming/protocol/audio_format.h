@@ -10,7 +10,7 @@ namespace millrace {
 
 enum class SampleFormat : std::uint8_t { s16, f32 };
 
-/// How a client sends audio: interleaved little-endian samples. s16 is scaled by 1/32768, f32 is taken as it is.
+/// The form in which a client sends audio: interleaved little-endian samples. s16 is scaled by 1/32768, f32 is taken as it is.
 struct AudioFormat {
   SampleFormat format = SampleFormat::s16;
   int rate = 16000;  ///< Hz, 4,000…192,000

@@ -20,7 +20,7 @@ namespace millrace {
 
 inline constexpr int protocol_version = 1;
 
-/// How a session wants its results: JSON text, binary rows, or not at all (segments only).
+/// The form in which a session wants its results: JSON text, binary rows, or not at all (segments only).
 enum class ReplyFormat : std::uint8_t { json, binary, none };
 std::string_view name_of(ReplyFormat format);
 

@@ -30,7 +30,7 @@ class TlsServer {
   std::shared_ptr<State> state_;
 };
 
-/// Which certificates a client trusts. Not thread-safe.
+/// The certificates that a client trusts. Not thread-safe.
 class TlsClient {
  public:
   /// `ca_file`: certificates of authorities in PEM; empty: the system's. IoError, ParseError.

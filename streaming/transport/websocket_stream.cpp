@@ -122,7 +122,7 @@ struct millrace::asio::associator<Associator, millrace::Metered<Handler>, Defaul
 namespace millrace {
 namespace {
 
-// How Beast ends a stream that is not a socket; found by argument-dependent lookup.
+// The end of a stream that is not a socket, for Beast; found by argument-dependent lookup.
 template <class Handler>
 void async_teardown(beast::role_type, MeteredBytes& bytes, Handler&& handler) {
   bytes.async_shut_down(std::forward<Handler>(handler));

@@ -19,7 +19,7 @@ inline constexpr const char* websocket_route = "/stream";
 /// The sub-protocol that a browser names, beside `bearer.TOKEN`, which is how it shows its token: it cannot set headers.
 inline constexpr const char* websocket_protocol = "millrace.v1";
 
-/// Which requests are answered with what.
+/// The requests that are answered, and the answers.
 struct HttpAccess {
   std::vector<std::string> origins;          ///< of browsers that may connect
   std::shared_ptr<const TokenSet> tokens{};  ///< none: no token is asked for

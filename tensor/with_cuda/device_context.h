@@ -10,7 +10,7 @@
 
 namespace millrace::cuda {
 
-/// How a kernel is launched, as far as launches differ in what may be asked of them.
+/// The launch of a kernel, as far as launches differ in what may be asked of them.
 enum class LaunchKind : std::uint8_t { plain, cluster, cooperative, cooperative_clusters };
 
 /// State of a device that all its streams share, besides memory: findings about the device, and the state of product libraries, made

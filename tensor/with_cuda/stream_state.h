@@ -79,7 +79,7 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   bool settle();
   /// After `settle`: a stream that failed begins a timeline of its own, behind what it did.
   void renew();
-  /// How far the device is known to be. Asks nobody.
+  /// The point to which the device is known to have come. Asks nobody.
   std::uint64_t seen() const noexcept;
   /// True when all that was handed to CUDA is done, which `seen` knows from then on. Asks CUDA.
   bool idle() const;

@@ -144,6 +144,7 @@ TEST_CASE("every backend writes the same bits, and one that a loop or the place 
     const Ended ended = millrace_command(with(backend));
     REQUIRE(ended.code == 0);
     CHECK((ended.out.find("loops fused: 1") != std::string::npos) == (backend[0] != 'i'));
+    CHECK((ended.out.find("step scopes at once") == std::string::npos) == (backend[0] != 'i'));
     CHECK(same_bits(read_npy(files.folder / "out/y.npy"), files.wanted.tensor()));
     std::filesystem::remove_all(files.folder / "out");
   }

@@ -89,7 +89,7 @@ inline Ended millrace_command(std::vector<std::string> arguments, const std::str
   return ended;
 }
 
-/// That it failed with this code and said why in one line on stderr, which holds each of `words`.
+/// Checks that it failed with this code and said why in one line on stderr, which holds each of `words`.
 inline void check_refused(const std::vector<std::string>& arguments, int code, const std::vector<std::string>& words) {
   const Ended ended = millrace_command(arguments);
   INFO("stderr: ", ended.err);

@@ -97,6 +97,7 @@ TEST_CASE("a port in use, an address outside and a program that cannot be fed li
                 {"0.0.0.0", "--tls-cert", "--token-file", "--insecure"});
   check_refused({"serve", serving.path("absent.mr"), "--port", "0"}, 1, {"absent.mr"});
   check_refused({"serve", serving.model(), "--port", "0", "--idle-timeout", "nan"}, 2, {"--idle-timeout", "'nan'"});
+  check_refused({"serve", serving.model(), "--port", "99999"}, 2, {"--port: Value 99999 not in range 0 to 65535"});
   check_refused({"stream", "tcp://127.0.0.1:1", "x.npy", "--speed", "nan"}, 2, {"--speed"});
   check_refused({"serve", serving.model(), "--port", "0", "--state", "x:nothing"}, 1, {"nothing"});
 }

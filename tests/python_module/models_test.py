@@ -31,6 +31,11 @@ def test_tensors_are_saved_and_loaded(tmp_path):
     assert mr.load(str(tmp_path / "one.npy")).tolist() == tensors["a"].tolist()
     with pytest.raises(mr.ArgumentError, match="safetensors or .npz"):
         mr.save(tmp_path / "tensors.txt", tensors)
+    program = mr.Program("twice")
+    with program:
+        mr.output("y", mr.input("x", mr.f32, [None]) * mr.parameter("two", [2.0]))
+    mr.save(tmp_path / "twice.mr", program)
+    assert mr.load(tmp_path / "twice.mr").run(x=[1, 2])["y"].tolist() == [2, 4]
     with pytest.raises(OSError) as raised:
         mr.load(tmp_path / "missing.safetensors")
     assert isinstance(raised.value, mr.IoError)

@@ -24,7 +24,7 @@ struct Models {
   std::shared_ptr<const StateKey> key;  ///< none in a build without OpenSSL: then no state is saved
 };
 
-/// How one world went.
+/// The outcome of one world.
 struct Outcome {
   std::string wrong{};  ///< empty: all held
   std::uint64_t trace = 0;

@@ -15,7 +15,7 @@ namespace millrace::bench {
 /// Calls what is measured for about so many seconds; gives the seconds that one call took.
 using Timer = std::function<double(double seconds)>;
 
-/// How long each row is measured. Iterations are short and many, so that the median is one that nothing else on the machine interrupted; where
+/// The time for which each row is measured. Iterations are short and many, so that the median is one that nothing else on the machine interrupted; where
 /// one call takes longer than an iteration, there are fewer.
 struct Effort {
   int iterations = 41;

@@ -33,7 +33,7 @@ class OurProgram {
   Backend backend_;
 };
 
-/// How the loops of a run ran, for people.
+/// The backends in which the loops of a run ran, for people.
 std::string backend_of(const RunResult& result);
 
 /// The built-in layer over the sequences of a problem, x to y, through the public API.

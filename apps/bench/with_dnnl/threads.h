@@ -3,7 +3,7 @@
 
 namespace millrace::bench {
 
-/// How many threads oneDNN takes from here on, on the calling thread. Nothing happens where it was built without OpenMP.
+/// Sets the number of threads that oneDNN takes from here on, on the calling thread. Nothing happens where it was built without OpenMP.
 void set_dnnl_threads(int threads);
 
 }  // namespace millrace::bench

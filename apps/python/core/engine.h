@@ -42,7 +42,7 @@ void without_gil(F f) {
   }
 }
 
-/// How many forks are between this process and the one that loaded the module: threads do not come along.
+/// The number of forks between this process and the one that loaded the module: threads do not come along.
 int forks() noexcept;
 void count_forks();
 

@@ -16,6 +16,7 @@
 #include <millrace/runtime/models/import/fluid.h>
 #include <millrace/runtime/models/import/model.h>
 #include <millrace/runtime/models/import/onnx.h>
+#include <millrace/runtime/program/storage.h>
 
 #include "build.h"
 #include "errors.h"
@@ -113,6 +114,9 @@ void bind_files(nb::module_& m) {
   m.def(
       "save", [](const fs::path& path, const std::map<std::string, Tensor>& tensors) { naming_file(path, [&] { save(path, tensors); }); },
       "path"_a, "tensors"_a, "Named tensors as NAME.safetensors or NAME.npz; the file appears whole or not at all.");
+  m.def(
+      "save", [](const fs::path& path, const SharedProgram& program) { naming_file(path, [&] { save_program(*program.program, path); }); },
+      "path"_a, "program"_a, "A program as NAME.mr, with its weights in NAME.safetensors: `Program.save`.");
   m.def(
       "export_onnx",
       [](const SharedProgram& program, const fs::path& path, bool batch) {

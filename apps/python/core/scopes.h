@@ -25,7 +25,7 @@ class OpenScope {
 std::size_t open_scope(std::unique_ptr<OpenScope> scope);
 /// Ends scope `number`, which must be the innermost of this thread: ProgramError else. `failed`: an exception is on its way through it.
 void close_scope(std::size_t number, bool failed);
-/// How many are open on this thread.
+/// The number of scopes that are open on this thread.
 std::size_t open_scopes() noexcept;
 /// Abandons the innermost ones until `depth` are left; true when there were any.
 bool abandon_scopes(std::size_t depth) noexcept;

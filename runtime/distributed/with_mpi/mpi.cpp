@@ -52,7 +52,7 @@ MPI_Datatype summed_by_mpi(DType dtype, Reduce reduce, int ranks) {
 
 MPI_Op op_of(Reduce reduce) { return reduce == Reduce::sum ? MPI_SUM : reduce == Reduce::min ? MPI_MIN : MPI_MAX; }
 
-/// How many of `elements` each rank adds, and where they begin.
+/// The number of `elements` that each rank adds, and their beginnings.
 struct Shares {
   Shares(std::int64_t elements, int ranks) : counts(static_cast<std::size_t>(ranks)), begins(counts.size()) {
     std::int64_t begin = 0;

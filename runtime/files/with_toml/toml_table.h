@@ -15,7 +15,7 @@
 #include <millrace/runtime/files/internal/printable.h>
 #include <millrace/tensor/error.h>
 
-/// How files of TOML that a person writes are read: every error is a ParseError of one line, `NAME:LINE: …`, that says what was expected and found.
+/// Reading of TOML files that a person writes: every error is a ParseError of one line, `NAME:LINE: …`, that says what was expected and found.
 namespace millrace::internal {
 
 /// One table of the file.
@@ -33,7 +33,7 @@ class TomlTable {
       if (std::find(known.begin(), known.end(), key.str()) != known.end()) continue;
       std::string names;
       for (std::string_view name : known) names += (names.empty() ? "" : ", ") + std::string(name);
-      fail(value, "expected the keys " + names + ", found " + printable(key.str()));
+      fail(value, (known.size() == 1 ? "expected the key " : "expected the keys ") + names + ", found " + printable(key.str()));
     }
   }
   std::string text(std::string_view key) const {

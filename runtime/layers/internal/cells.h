@@ -51,7 +51,7 @@ Var gru_step(const Var& x, const Var& h, const GruParameters& p, std::int64_t hi
 
 /// The initial value `k` of `given`, undefined when there are none. ProgramError unless there are `count`, or none.
 Var initial(const std::vector<Var>& given, std::size_t k, std::size_t count, const std::string& what);
-/// How many layers `weights` weights are. ProgramError when they are none, or do not share out among the directions.
+/// The number of layers of which there are `weights` weights. ProgramError when they are none, or do not share out among the directions.
 std::size_t layers_of(const std::string& what, std::size_t weights, Direction direction);
 /// ShapeError, naming layer and field, unless `tensor` has `dims`.
 void expect_dims(const std::string& layer, const char* field, const Tensor& tensor, const DDim& dims);

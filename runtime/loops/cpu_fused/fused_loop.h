@@ -102,7 +102,7 @@ class FusedRun final : public LoopRun {
   StreamRef stream_;
 };
 
-/// How many iterations loops that pass slots on, and run one behind the other, go at a time. A run of K iterations costs its messages and tasks
+/// The number of iterations that loops which pass slots on, and run one behind the other, go at a time. A run of K iterations costs its messages and tasks
 /// (c), T / K times; a loop that waits for it begins K iterations (of w each) later. T c / K + K w is least where K = sqrt(T c / w); a run has rows enough
 /// for a product all the same.
 std::int64_t iterations_of_a_run(const std::vector<const FusedRun*>& runs);

@@ -143,7 +143,7 @@ void FusedRun::State::read_inputs(StreamRef stream) {
   count_rows();
 }
 
-/// How many rows each iteration has: those of the inputs; without inputs, those of the states.
+/// The number of rows of each iteration: those of the inputs; without inputs, those of the states.
 void FusedRun::State::count_rows() {
   if (operands.inputs.empty()) {
     const bool unbatched = loop->form().unbatched;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a fused loop runs: its rows in parts, its iterations in runs.
+// The run of a fused loop: its rows in parts, its iterations in runs.
 #include <algorithm>
 #include <cstring>
 #include <tuple>

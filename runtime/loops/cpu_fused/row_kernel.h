@@ -29,7 +29,7 @@ class RowKernel {
   /// `coupled`: ops that look along the rows are taken too; a kernel that has one sees all rows of an iteration in one block.
   /// `numbers`: the dtype of the plan, f32 or f64; by itself that of the numbers that go in or out, f32 where none does.
   explicit RowKernel(const Program& program, Truth truth = Truth::refused, bool coupled = false, std::optional<DType> numbers = {});
-  /// That dtype of the inputs and outputs of `program`; nothing where all are integers or truth.
+  /// The dtype of the inputs and outputs of `program`; nothing where all are integers or truth.
   static std::optional<DType> numbers_of(const Program& program);
 
   /// One row of an input or output; of a shared input, all of it.

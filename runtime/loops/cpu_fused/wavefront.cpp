@@ -47,7 +47,7 @@ struct Wavefront::Stages {
                        [&](const Before& before) { return all[before.stage]->done.load(std::memory_order_acquire) >= end + before.shift; });
   }
 
-  /// How far a stage comes while those that feed it come to `end`: not beyond what they have made, and what has arrived, by then.
+  /// The iteration that a stage comes to while the stages that feed it come to `end`: not beyond what they have made, and what has arrived, by then.
   std::int64_t target(const Stage& stage, std::int64_t end) const {
     std::int64_t iterations = std::min(end, stage.run->bound);
     for (const Before& before : stage.before) iterations = std::min(iterations, target(*all[before.stage], end) - before.shift);

@@ -25,7 +25,7 @@ std::optional<std::int64_t> first_value(const LoopForm::Index& index, std::span<
                                         std::span<const std::int64_t> numbers);
 /// first + stride · iteration; nothing where that is beyond 64 bits.
 std::optional<std::int64_t> value_at(std::int64_t first, std::int64_t stride, std::int64_t iteration);
-/// How many iterations a loop makes whose `stop.left` begins at `first`; nothing where it never ends.
+/// The number of iterations of a loop whose `stop.left` begins at `first`; nothing where it never ends.
 std::optional<std::int64_t> iterations_until(const LoopForm::Stop& stop, std::int64_t first);
 
 /// Integers that a loop finds outside as sums of as few others as can be, so that equal ones are seen to be equal: `n − 1` where `n` is, and one

@@ -8,7 +8,7 @@
 
 namespace millrace::internal {
 
-/// How an error names an input of an op: "input Index", as the op's definition has it, and for one of several ("Xs...") "input Xs[2]"; "input 2" where the op
+/// The name of an input of an op in an error: "input Index", as the op's definition has it, and for one of several ("Xs...") "input Xs[2]"; "input 2" where the op
 /// is not registered.
 std::string input_name(const Program& program, const Op& op, std::size_t input);
 

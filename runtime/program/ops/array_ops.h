@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-/// How the ops on arrays run: as tasks, since a slot may have to be waited for. The context outlives the task. Null for other ops.
+/// The tasks that run ops on arrays, since a slot may have to be waited for. The context outlives the task. Null for other ops.
 task<void> (*find_async_op(const std::string& type))(OpContext&);
 /// The same op as a function, for inputs that it need not wait for. The function returns false, and has set nothing, where the op has to run as a task all
 /// the same. Null: there is none.

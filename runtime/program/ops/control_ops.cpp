@@ -43,7 +43,7 @@ void expect_count(std::size_t wanted, std::size_t found, const std::string& what
   if (wanted != found) throw ProgramError("expected " + std::to_string(wanted) + " " + what + ", found " + std::to_string(found));
 }
 
-/// Which vars of a loop's body may differ from iteration to iteration: those computed from what the body updates, from slots at
+/// The vars of a loop's body that may differ from iteration to iteration: those computed from what the body updates, from slots at
 /// such places, from arrays that the body writes, and from ops that are not pure.
 class Changes {
  public:

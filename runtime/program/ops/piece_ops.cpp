@@ -168,7 +168,7 @@ std::optional<Cut> constant_cut(const Program& program, const Op& op) {
   return complete({lists[0], lists[1], lists[2], lists[3]});
 }
 
-/// How many elements x[start:end:step] has on an axis of `extent` elements, by ONNX's rules.
+/// The number of elements that x[start:end:step] has on an axis of `extent` elements, by ONNX's rules.
 std::int64_t cut_length(std::int64_t extent, std::int64_t start, std::int64_t end, std::int64_t step) {
   const auto place = [extent](std::int64_t at, std::int64_t least, std::int64_t most) {
     return std::clamp(at < 0 ? at + extent : at, least, most);

@@ -23,7 +23,7 @@ struct Folded {
   }
   Term kept(const Term& folded) const { return keeps ? folded : unsqueezed(folded, axes); }
   Term x() const { return cast_to(value(c, 0), dtype); }
-  /// How many elements are folded into one.
+  /// The number of elements that are folded into one.
   Term divided(const Term& of) const {
     const std::optional<DDim>& shape = c.input_type(0).shape;
     std::int64_t count = shape ? 1 : DDim::unknown;

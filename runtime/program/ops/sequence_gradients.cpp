@@ -86,7 +86,7 @@ void joined_rows_rule(GradientContext& c, std::size_t count) {
 
 // ---- Pools and softmax ----
 
-/// How many rows each sequence has, at least 1, as [sequences, 1 …].
+/// The number of rows of each sequence, at least 1, as [sequences, 1 …].
 Term lengths_of(const Term& x, const Attributes& level, DType dtype, int rank) {
   const Term ones = call("mul", {call("row_numbers", {x}), number(x.at(), 0, DType::i64)}) + 1.0;
   const Term lengths = plain(pooled("sum", ones, level));

@@ -203,7 +203,7 @@ void constant_pad_rule(GradientContext& c, const Ints& pads) {
   set(c, 0, call("pad", {gradient(c)}, {{"pads", back}}));
 }
 
-/// Which element of X each element of the result is, axis by axis.
+/// The element of X that each element of the result is, axis by axis.
 void copied_pad_rule(GradientContext& c, const Ints& pads, const std::string& mode) {
   const auto rank = static_cast<int>(pads.size() / 2);
   Term g = gradient(c);

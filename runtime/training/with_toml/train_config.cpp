@@ -284,6 +284,8 @@ void read_training(const Table& table, TrainConfig& config) {
   } catch (const ArgumentError& error) {
     table.fail(table.required("memory"), error.what());
   }
+  if (config.model.decoder && config.memory.kind == MemoryPolicy::Kind::truncate && config.memory.k1 != config.memory.k2)
+    table.fail(table.required("memory"), "memory: expected truncate of one number beside [decoder], found " + to_string(config.memory));
   if (!config.model.is_recurrent()) refuse_idle(table, "memory", config.memory.kind == MemoryPolicy::Kind::keep, "a recurrent layer");
 }
 

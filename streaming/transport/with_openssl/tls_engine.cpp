@@ -40,7 +40,7 @@ std::size_t whole_record(std::string_view bytes) noexcept {
 
 }  // namespace
 
-/// How OpenSSL reaches the socket.
+/// The access of OpenSSL to the socket.
 struct TlsEngine::Transport {
   static TlsEngine& of(BIO* bio) noexcept { return *static_cast<TlsEngine*>(::BIO_get_data(bio)); }
 

@@ -25,7 +25,7 @@ struct Settings {
     write(text);
     return millrace_command({"serve", "a.mr", "--port", "0", "--settings", file, "--print-config"});
   }
-  /// That `text` is bad usage in one line that begins with FILE:LINE and holds each of `words`.
+  /// Checks that `text` is bad usage in one line that begins with FILE:LINE and holds each of `words`.
   void refuses(const std::string& text, int line, std::vector<std::string> words) const {
     write(text);
     INFO("settings ", text);

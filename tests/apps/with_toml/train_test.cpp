@@ -307,7 +307,9 @@ TEST_CASE("a checkpoint that has begun more epochs than are asked for is refused
   REQUIRE(millrace_command(job.command("a", {"--quiet", "--epochs", "3"})).code == 0);
   const std::string metrics = job.file("a/metrics.jsonl");
   check_refused(job.command("a", {"--resume", "--quiet", "--epochs", "2"}), 1, {"checkpoints: expected at least 3 epochs", "found 2"});
-  CHECK(millrace_command(job.command("a", {"--resume", "--quiet", "--epochs", "3"})).code == 0);
+  const Ended again = millrace_command(job.command("a", {"--resume", "--epochs", "3"}));
+  CHECK(again.code == 0);
+  CHECK(again.out.find("resumed at step 12, behind the last epoch\n") != std::string::npos);
   CHECK(job.file("a/metrics.jsonl") == metrics);
 }
 
@@ -451,6 +453,19 @@ TEST_CASE("words of a CSV file are tagged, and a series of numbers is continued"
   check_refused(job.command("wave", {"--quiet"}), 1, {"expected a .csv or .tsv file for the keys of columns", "train.npz"});
 }
 
+TEST_CASE("numbers of a .ts file are learned with the mean square, and its classes are not") {
+  Job job;
+  std::string lines;
+  for (int i = 0; i < 24; ++i) lines += fmt::format("{0},{1}:{1},0.5:{2}\n", i % 3, i % 5, 0.25 * (i % 3));
+  write_text(job.folder / "a.ts", "@timestamps false\n@targetlabel true\n@data\n" + lines);
+  job.config = "epochs = 3\n[data]\ntrain = \"a.ts\"\ntest = \"a.ts\"\n[[layer]]\nkind = \"gru\"\nunits = 4\n[model]\nloss = \"mse\"\n";
+  const Ended ended = millrace_command(job.command("a", {"--quiet"}));
+  CHECK(ended.code == 0);
+  CHECK(ended.out.find("test_loss=") != std::string::npos);
+  write_text(job.folder / "a.ts", "@classLabel true 0 0.25 0.5\n@data\n" + lines);
+  check_refused(job.command("a", {"--quiet"}), 1, {"a.ts: expected floating values for mse, found classes"});
+}
+
 TEST_CASE("values are learned with the mean square") {
   Job job;
   NpzTensors tensors = problem(1, 60);
@@ -475,7 +490,8 @@ TEST_CASE("values are learned with the mean square") {
   CHECK(job.file("wide/curves.svg").find("nan") == std::string::npos);
   write_npz(job.folder / "train.npz", tensors);
   job.config.replace(job.config.find("\"mse\""), 5, "\"cross_entropy\"");
-  check_refused(job.command("a", {"--quiet"}), 1, {"train.npz", "expected classes, i64, for cross_entropy"});
+  check_refused(job.command("a", {"--quiet"}), 1,
+                {"train.npz: expected classes, i64, for cross_entropy (loss = \"mse\" is for numbers), found f32"});
 }
 
 namespace {
@@ -567,6 +583,8 @@ clip_norm = 1.0
   wrong("beam = 3", "beams = 3", {"[decoder]: expected the keys units, embedding, beam", "found 'beams'"});
   wrong("kind = \"gru\"\nunits = 16\ndirection = \"bidirectional\"", "kind = \"linear\"\nunits = 16",
         {"decoder: expected a recurrent layer in front of it, found none"});
+  check_refused(job.command("c", {"--quiet", "--memory", "truncate(3, 5)"}), 1,
+                {"c.toml: memory: expected truncate of one number beside [decoder], found truncate(3, 5)"});
   NpzTensors broken = turned(1, 400);
   broken.erase("label_lengths");
   write_npz(job.folder / "train.npz", broken);

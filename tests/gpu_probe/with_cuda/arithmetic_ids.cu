@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which instructions and library kernels of this device have the same bits, so that a choice among them shows in no result:
+// The instructions and library kernels of this device that have the same bits, so that a choice among them shows in no result:
 // mma.sync.m16n8k16 beside wgmma.m64nNk16, and the algorithms of cuBLASLt over row counts of 1 to 4096, each beside itself at 4096 rows and
 // beside the arithmetic that kernels/gemm.h and kernels/cuda/with_cuda/mma.cuh define, for f16, bf16, f32 and tf32. Prints a line for each; decides nothing.
 // Exit codes: 0, 1 (CUDA or cuBLASLt failed), 77 (no device).

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the backward of a loop gets the values of its iterations.
+// Policies by which the backward of a loop gets the values of its iterations.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

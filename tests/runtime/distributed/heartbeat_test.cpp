@@ -14,6 +14,14 @@
 #include <thread>
 #include <vector>
 
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+
 #include <doctest/doctest.h>
 
 #include "runtime/distributed/rank_threads.h"
@@ -100,6 +108,50 @@ TEST_CASE("ranks that say farewell are not missed, and a world of one needs no c
 TEST_CASE("all ranks hear which rank has died, at once, and which one has stopped, after its silence") {
   CHECK(heard_after(SIGKILL) == std::vector<std::string>(2, "rank 2 has died: its connection ended"));
   CHECK(heard_after(SIGSTOP) == std::vector<std::string>(2, "rank 2 gave no sign of life for 1500 ms"));
+}
+
+TEST_CASE("connections that said no rank end when the ranks have met, and those that come meanwhile do no harm") {
+  using tcp = boost::asio::ip::tcp;
+  for (int round = 0; round < 10; ++round) {
+    const std::uint16_t port = free_port();
+    std::string lost;
+    int open = 0;
+    const std::vector<std::string> said = on_threads({0, 1}, [&](int rank) {
+      Rendezvous meeting(member(rank, 2, port));
+      if (rank == 0) {
+        const Heartbeat heartbeat(meeting, [&](const std::string& sentence) { lost = sentence; }, quick());
+        meeting.exchange("looked", "");
+        return;
+      }
+      const std::string where = meeting.exchange("heartbeat", "").at(0);
+      const std::size_t space = where.find(' ');
+      const tcp::endpoint door(boost::asio::ip::make_address(where.substr(0, space)),
+                               static_cast<std::uint16_t>(std::stoi(where.substr(space + 1))));
+      boost::asio::io_context io;
+      boost::system::error_code error;
+      std::vector<tcp::socket> strangers;
+      tcp::socket own(io);
+      own.connect(door);
+      const auto come = [&] {
+        for (int i = 0; i < 8; ++i) strangers.emplace_back(io).connect(door, error);
+      };
+      come();
+      boost::asio::write(own, boost::asio::buffer(std::string("rank 1\n")));
+      come();
+      for (tcp::socket& stranger : strangers) {
+        const timeval most{5, 0};
+        ::setsockopt(stranger.native_handle(), SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
+        char byte = 0;
+        if (open == 0) boost::asio::read(stranger, boost::asio::buffer(&byte, 1), error);
+        open += open == 0 && error == boost::asio::error::try_again ? 1 : 0;
+      }
+      boost::asio::write(own, boost::asio::buffer(std::string("farewell\n")), error);
+      meeting.exchange("looked", "");
+    });
+    CHECK(said == std::vector<std::string>(2, "done"));
+    CHECK(open == 0);
+    CHECK(lost == "");
+  }
 }
 
 TEST_CASE("a rank that takes too long to appear, or impossible times, are errors") {

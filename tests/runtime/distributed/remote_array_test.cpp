@@ -138,7 +138,7 @@ task<std::vector<float>> columns(TensorArray array) {
   co_return all;
 }
 
-/// How often layer l ran step t after layer l − 1 had run step t + 1 and before that one was at its end: iterations overlap across devices.
+/// The number of times that layer l ran step t after layer l − 1 had run step t + 1 and before that one was at its end: iterations overlap across devices.
 std::size_t overlaps(const std::vector<std::pair<int, std::int64_t>>& ran, std::int64_t steps, int layers) {
   std::vector<std::int64_t> at(static_cast<std::size_t>(layers), -1);
   std::size_t count = 0;

@@ -12,7 +12,11 @@
 #include <thread>
 #include <vector>
 
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+
 #include <millrace/runtime/builder/array_var.h>
+#include <millrace/runtime/distributed/internal/tcp_link.h>
 #include <millrace/runtime/distributed/process_run.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/tensor/copy.h>
@@ -73,6 +77,42 @@ void check_all(const std::vector<std::string>& said, const std::string& wanted) 
 }
 
 }  // namespace
+
+TEST_CASE("connections of strangers that come as the last rank does leave the world as it is") {
+  using tcp = boost::asio::ip::tcp;
+  for (int round = 0; round < 10; ++round) {
+    const std::uint16_t port = free_port();
+    const std::vector<std::string> said = on_threads({0, 1}, [&](int rank) {
+      Rendezvous meeting(member(rank, 2, port));
+      if (rank == 0) {
+        TcpOptions options;
+        options.leaving = 10ms;
+        const std::unique_ptr<Communicator> world = make_tcp_communicator(meeting, options);
+        meeting.exchange("met", "");
+        return;
+      }
+      const std::string where = meeting.exchange("tcp communicator tcp", std::string(32, '-') + " 1 127.0.0.1").at(0);
+      const tcp::endpoint door(boost::asio::ip::address_v4::loopback(), static_cast<std::uint16_t>(std::stoi(where.substr(33))));
+      boost::asio::io_context io;
+      boost::system::error_code error;
+      std::vector<tcp::socket> strangers;
+      const auto come = [&] {
+        for (int i = 0; i < 8; ++i) strangers.emplace_back(io).connect(door, error);
+      };
+      tcp::socket socket(io);
+      socket.connect(door);
+      const auto own = std::make_shared<detail::TcpLink>(std::move(socket));
+      come();
+      own->write({detail::TcpKind::hello, 1, 0, where.substr(0, 32)});
+      io.poll();
+      come();
+      meeting.exchange("met", "");
+      own->close();
+      io.poll();
+    });
+    check_all(said, "done");
+  }
+}
 
 TEST_CASE("connected ranks reduce in the order of the ranks, gather and broadcast") {
   for (const int size : {1, 2, 4}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// That kept values are enough for training: a loop that goes through the iterations of another one backwards.
+// Kept values are enough for training: a loop that goes through the iterations of another one backwards.
 #include <algorithm>
 #include <string>
 #include <vector>

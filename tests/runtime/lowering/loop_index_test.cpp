@@ -25,7 +25,7 @@ using namespace millrace::build;
 
 namespace {
 
-/// How a loop drawn at random counts: `now` is the slot of the iteration, which goes from `low` to `high`, or back.
+/// The count of a loop drawn at random: `now` is the slot of the iteration, which goes from `low` to `high`, or back.
 struct Count {
   Var carried;  ///< updated by the loop
   Var now;

@@ -50,7 +50,7 @@ std::string watched(const std::filesystem::path& folder) {
   return text;
 }
 
-/// That `of(step)` is whole there.
+/// Checks that `of(step)` is whole there.
 void check_whole(const CheckpointFolder& checkpoints, std::int64_t step) {
   const Checkpoint found = checkpoints.load(step);
   CHECK(found.texts == of(step).texts);

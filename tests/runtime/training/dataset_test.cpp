@@ -133,5 +133,5 @@ TEST_CASE("a number that is not finite is refused by source, row, sequence and p
                        ArgumentError);
   data = small(false);
   data.targets = Tensor::from<double>({1, INFINITY, 0}).reshape({3, 1});
-  CHECK_THROWS_WITH_AS(data.expect_finite(), "data, targets: row 1, element 0: expected a finite number, found inf", ArgumentError);
+  CHECK_THROWS_WITH_AS(data.expect_finite(), "data, targets: sequence 1, element 0: expected a finite number, found inf", ArgumentError);
 }

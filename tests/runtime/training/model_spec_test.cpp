@@ -90,7 +90,10 @@ TEST_CASE("layers that cannot be where they are are refused by number") {
     CHECK_THROWS_WITH_AS(build_model(spec, shape, use), doctest::Contains(why), Error);
   };
   refused(of({layer(Kind::lstm, 0)}), data(2, 3), ModelUse::train, "layer 1 (lstm): expected at least 1 unit");
-  refused(of({layer(Kind::lstm, 2), layer(Kind::embedding, 2)}), data(2, 3), ModelUse::train, "layer 2 (embedding)");
+  refused(of({layer(Kind::lstm, 2), layer(Kind::embedding, 2)}), data(2, 3), ModelUse::train,
+          "layer 2 (embedding): expected an embedding as the first layer alone");
+  refused(of({layer(Kind::embedding, 2)}), data(2, 3), ModelUse::train,
+          "layer 1 (embedding): expected rows that are numbers of words, i64, found 2 features of f32");
   LayerSpec unknown = layer(Kind::linear, 2);
   unknown.activation = "rleu";
   refused(of({unknown}), data(2, 3), ModelUse::train, "layer 1 (linear): activation: op registry: expected a registered op, found 'rleu'");

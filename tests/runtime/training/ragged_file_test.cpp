@@ -55,6 +55,15 @@ TEST_CASE("numbers of one axis are rows of one number, integers of any width are
                        doctest::Contains("d.npz: expected classes from 0 on, found -1 as target 1"), IndexError);
 }
 
+TEST_CASE("lengths that are not those of the rows are an error that says how many rows there are") {
+  const ScratchFolder folder;
+  write_npz(folder / "a.npz", {{"rows", Tensor::from<float>({1, 2, 3})},
+                               {"lengths", Tensor::from<std::int64_t>({1, 3})},
+                               {"labels", Tensor::from<std::int64_t>({0, 1})}});
+  CHECK_THROWS_WITH_AS(read_ragged(folder / "a.npz", Targets::sequence),
+                       doctest::Contains("lengths: expected 3 rows in all, as the tensor 'rows' has, found 4 (in "), LoDError);
+}
+
 TEST_CASE("rows of booleans are an error that says what they are") {
   const ScratchFolder folder;
   Tensor rows(DType::boolean, {3, 2});

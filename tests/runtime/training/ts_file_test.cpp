@@ -29,6 +29,21 @@ TEST_CASE("dimensions become features, lines sequences, and classes numbers in t
   data.validate();
 }
 
+TEST_CASE("with @targetLabel the target of a sequence is a number") {
+  const Dataset data = parse_ts("@timestamps false\n@targetlabel true\n@data\n1,2:3,4:0.25\n5:6:-1e2\n", "f.ts");
+  CHECK(data.x.lod().to_string() == "[[2,1]]");
+  CHECK(data.targets.dims() == DDim{2, 1});
+  CHECK(data.targets.to_vector<float>() == std::vector<float>{0.25f, -100});
+  CHECK(data.classes.empty());
+  data.validate();
+  refused("@targetLabel true\n@data\n1,2:three\n", "f.ts:3: expected a number, found 'three'");
+  refused("@targetLabel true\n@data\n12\n", "f.ts:3: expected DIMENSION:…:NUMBER, found no ':'");
+  refused("@targetLabel true\n@data\n1:?\n", "a missing one");
+  refused("@targetLabel false\n@data\n", "or @targetLabel true, before @data, found none");
+  refused("@classLabel true a\n@targetLabel true\n@data\n",
+          "f.ts:3: expected either @classLabel true or @targetLabel true before @data, found both");
+}
+
 TEST_CASE("an empty dimension is a sequence without rows, and no line is no sequence") {
   CHECK(parse_ts(head + "1:2:a\n::a\n", "f.ts").x.lod().to_string() == "[[1,0]]");
   CHECK(parse_ts(head, "f.ts").sequences() == 0);

@@ -108,7 +108,9 @@ TEST_CASE("rows that are no sequences of the server's inputs are refused by name
     feeds.insert_or_assign(name, value);
     return feeds;
   };
-  CHECK_THROWS_AS(SessionPlan({{"x", rows({3, 2}, two)}}, server), ArgumentError);
+  CHECK_THROWS_WITH_AS(SessionPlan({{"s", rows({2, 1})}, {"x", rows({3, 2}, two)}}, server),
+                       "input 'z': expected f32[?], found rows of 's', 'x'", ArgumentError);
+  CHECK_THROWS_WITH_AS(SessionPlan({}, server), "input 'x': expected f32[?, 2], found nothing", ArgumentError);
   CHECK_THROWS_AS(SessionPlan(with("x", rows({3, 3}, two)), server), ShapeError);
   CHECK_THROWS_AS(SessionPlan(with("x", LoDTensor(Tensor::from<std::int64_t>({1, 2}).reshape({1, 2}))), server), DTypeError);
   CHECK_THROWS_AS(SessionPlan(with("z", rows({2})), server), LoDError);

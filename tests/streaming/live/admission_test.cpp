@@ -19,7 +19,7 @@ Admission::Options options(double capacity, double rate, bool by_transport = fal
   return made;
 }
 
-/// How many of so many newcomers at once get in, beside those that live.
+/// The number of so many newcomers at once that get in, beside those that live.
 std::size_t admitted(Admission& admission, std::size_t newcomers, std::size_t live = 0) {
   std::size_t in = 0;
   for (std::size_t i = 0; i < newcomers; ++i) {

@@ -35,7 +35,7 @@ namespace {
 using asio::ip::tcp;
 using Clock = std::chrono::steady_clock;
 
-/// How sessions of a server ended, as they do.
+/// The outcomes of a server's sessions, as they end.
 class Ends {
  public:
   void listen_to(Served& served) {

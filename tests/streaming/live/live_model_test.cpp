@@ -1027,15 +1027,16 @@ TEST_CASE("the limit of memory bounds the states of live sessions: those beyond 
   }
 }
 
-TEST_CASE("a handle of a session that was moved from says so in every operation") {
+TEST_CASE("a handle without a session says so in every operation") {
   const LiveModel model(threads(), smoothing());
   LiveSession session = sync_wait(threads().executor(), model.open());
   const LiveSession moved = std::move(session);
   const LiveSession& gone = session;
-  const char* const why = "live session: expected a session, found one that was moved from";
+  const char* const why = "live session: expected a session, found a handle without one, such as one that was moved from";
   std::optional<LiveRows> made;
   CHECK(gone.id() == 0);
   CHECK_NOTHROW(gone.cancel());
+  CHECK_THROWS_WITH_AS(static_cast<void>(LiveSession().next()), why, ArgumentError);
   CHECK_THROWS_WITH_AS(gone.steps(), why, ArgumentError);
   CHECK_THROWS_WITH_AS(static_cast<void>(gone.push(column({1}))), why, ArgumentError);
   CHECK_THROWS_WITH_AS(static_cast<void>(gone.next()), why, ArgumentError);

@@ -51,7 +51,7 @@ std::vector<ClientRecord> lived(const Served& served, const WholeRun& whole, std
   return stream_plans(served.url(), std::move(plans));
 }
 
-/// How many of the sessions ended with `lost`, each with this text; the others must have the bits of the whole run.
+/// The number of sessions that ended with `lost`, each with this text; the others must have the bits of the whole run.
 std::size_t count_lost(const std::vector<ClientRecord>& records, const WholeRun& whole, const std::string& text) {
   std::size_t count = 0;
   for (std::size_t i = 0; i < records.size(); ++i) {

@@ -135,7 +135,7 @@ namespace emulated {
 /// Where a stream's work goes while it is captured: null for all others.
 cudaGraph_t captured_by(cudaStream_t stream);
 void add_node(cudaGraph_t graph, std::function<void()> work);
-/// How many graphs were instantiated so far, and how many nodes of graphs have run.
+/// The number of graphs that were instantiated so far, and of nodes of graphs that have run.
 std::size_t instantiated();
 std::size_t nodes_run();
 /// Sets the result of the next launches of graphs, and of kernels whose blocks meet.

@@ -41,7 +41,7 @@ class RowCompiler {
   View make(const DDim& dims);
   /// The same elements side by side.
   View contiguous(const View& view);
-  /// How a view looks when its axis 0 is no longer that of the rows: an axis of the program's var as one of `dims`.
+  /// The form of a view whose axis 0 is no longer that of the rows: an axis of the program's var as one of `dims`.
   int axis_of(const Op& op, VarId var, std::int64_t axis) const;
   /// Elementwise: `op` with its operands stretched to what `var` is.
   void elementwise(RowOp op, const std::vector<View>& operands, VarId var);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How each op treats rows that lie in registers.
+// The rule of each op for rows that lie in registers.
 #include <millrace/runtime/loops/cpu_fused/internal/row_compiler.h>
 
 #include <algorithm>

@@ -37,7 +37,7 @@ MILLRACE_HD inline void move_unit(int unit, const void* from, std::int64_t sourc
   }
 }
 
-/// Which piece unit `i` of all of them is of; `i` becomes its place there.
+/// The piece to which unit `i` of all of them belongs; `i` becomes its place there.
 MILLRACE_HD inline const Piece& piece_at(const Pieces& all, std::int64_t& i) {
   int at = 0;
   while (at + 1 < all.count && i >= all.pieces[at].count) i -= all.pieces[at++].count;

@@ -164,7 +164,7 @@ void RowsOfSequences::follow(const Op& op, int block) {
   }
 }
 
-/// How many steps there are is another number for each sequence: it may say where a loop ends, and nothing else.
+/// The number of steps is another one for each sequence: it may say where a loop ends, and nothing else.
 void RowsOfSequences::count_steps(const Op& op) {
   bool counts = op.type == "tensor_array_size" && program_.var(op.inputs[0]).type.ordered;
   for (const VarId input : op.inputs) counts = counts || steps_.contains(input);
@@ -183,7 +183,7 @@ void RowsOfSequences::refuse(const Op& op, const std::string& reason) const {
 
 // ---- The model
 
-/// Which ports hold values of several sequences, and along which axis.
+/// The ports that hold values of several sequences, and the axis of these.
 class Exporter::SequencePorts {
  public:
   explicit SequencePorts(const Program& program) : program_(program) {

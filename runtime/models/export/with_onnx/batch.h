@@ -9,7 +9,7 @@
 
 namespace millrace::exporting {
 
-/// Which values of a program have rows of several sequences, and along which axis: what has LoD, what is read from an array with an order,
+/// The values of a program that have rows of several sequences, and the axis of those rows: what has LoD, what is read from an array with an order,
 /// and what is one row for each sequence. UnsupportedError names an op that makes one sequence's numbers depend on another's.
 class RowsOfSequences {
  public:

@@ -102,7 +102,7 @@ class Exporter {
 
   /// i64, one element → rank 0 (what `index` is already, or a reshape of it).
   std::string scalar(VarId var);
-  /// How many rows along axis 0, rank 0.
+  /// The number of rows along axis 0, rank 0.
   std::string length_of(const std::string& tensor, int axis = 0);
   std::string flipped(const std::string& tensor, std::int64_t axis);
   std::string cast(const std::string& tensor, DType to);

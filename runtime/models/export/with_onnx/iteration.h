@@ -9,7 +9,7 @@
 
 namespace millrace::exporting {
 
-/// How one loop becomes a node of ONNX.
+/// The export of one loop as a node of ONNX.
 struct Exporter::Iteration {
   const Block* body = nullptr;
   std::vector<std::size_t> carried;  ///< places of the carried tensors; arrays and orders are the same ones in every iteration

@@ -8,7 +8,7 @@
 
 namespace millrace::exporting {
 
-/// How one of our ops becomes ONNX nodes. `onnx` is handed on, for rules that several ops share.
+/// The rule by which one of our ops becomes ONNX nodes. `onnx` is handed on, for rules that several ops share.
 struct Rule {
   std::string_view op;
   void (*apply)(Exporter& to, const Op& op, const char* onnx);

@@ -93,7 +93,7 @@ class Bias {
     add(chosen(f_.op("less", count(keys_), column(lengths))));
     may_be_blind_ = true;
   }
-  /// How many keys lie in front of the queries where `lengths` [N] of them are there.
+  /// The number of keys in front of the queries where `lengths` [N] of them are there.
   VarId in_front(VarId lengths) const { return to_.emit1("sub", {column(lengths), queries_}); }
 
  private:

@@ -39,14 +39,14 @@ DType held_dtype(int onnx, const std::string& where);
 /// The elements of a tensor in a model as a tensor that holds them. Errors open with `where`; a uint64 beyond 2⁶³ is an UnsupportedError.
 Tensor held_tensor(const onnx::TensorProto& proto, const ElementType& type, const std::string& where);
 
-/// How Cast leaves the range of a float.
+/// The result of Cast beyond the range of a float.
 struct Narrowing {
   bool saturate = true;
 };
 /// `x`, numbers in the dtype `type.held`, rounded to nearest even (floats) or wrapped (integers) to numbers of `type`.
 VarId narrowed(Importer& to, VarId x, const ElementType& type, const Narrowing& how = {});
 
-/// How an op takes inputs of such types.
+/// The way in which an op takes inputs of such types.
 struct ElementRule {
   enum class Kind {
     moves,     ///< outputs of the dtype of input `from` have its type

@@ -8,7 +8,7 @@
 
 namespace millrace::importing {
 
-/// How nodes of one ONNX op become standard ops. `op` is handed on, for rules that several ops share.
+/// The rule by which nodes of one ONNX op become standard ops. `op` is handed on, for rules that several ops share.
 struct Rule {
   std::string_view onnx;  ///< of the default domain, or with the name of its domain in front: "com.microsoft.Name"
   void (*apply)(Importer& to, const Node& node, const char* op);

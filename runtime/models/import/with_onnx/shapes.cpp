@@ -72,7 +72,7 @@ void same_pads(std::int64_t length, Window& window) {
   window.same_upper = window.same_lower = false;
 }
 
-/// How many windows there are over `length` elements, pads and all; `inner` of them are no pads behind.
+/// The number of windows over `length` elements, pads and all; `inner` of them are no pads behind.
 VarId count_windows(Importer& to, VarId length, VarId inner, const Window& window) {
   const VarId room = op_with(to, "sub", length, window.span());
   if (!window.ceiling) return op_with(to, "add", op_with(to, "div", room, window.stride), 1);

@@ -163,7 +163,7 @@ void dft_in_run(Importer& to, const Node& node, VarId x) {
   const VarId target = number(to, rank - 2);
   const VarId moved = to.emit1("where", {is(target), axis, to.literal(places)});
   const VarId perm = to.emit1("where", {is(axis), target, moved});
-  // How many numbers an element has is known, wherever the axis is.
+  // The number of numbers of an element is known, wherever the axis is.
   Ints shape(static_cast<std::size_t>(rank), 0);
   shape.back() = (*to.type(x).shape)[rank - 1] > 0 ? (*to.type(x).shape)[rank - 1] : 0;
   const VarId turned = to.emit1("reshape", {to.emit1("transpose_by", {x, perm})}, {{"shape", shape}});

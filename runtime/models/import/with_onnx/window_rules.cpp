@@ -208,7 +208,7 @@ void max_pool(Importer& to, const Node& node, const char* order) {
   to.give(node, "identity", {last ? channels_last(to, x) : x});
 }
 
-/// How many elements each window of an axis has, along that axis; `pads` count as `pad`.
+/// The number of elements of each window of an axis, along that axis; `pads` count as `pad`.
 VarId counted(Importer& to, VarId x, int axis, const Window& window, double pad) {
   const VarId length = to.emit1("reshape", {extent_of(to, x, axis)}, {{"shape", Ints{1}}});
   const VarId ones = to.emit1("constant_of_shape", {length}, {{"value", scalar_of(to.type(x).dtype, 1).reshape(DDim{1}).read_only()}});

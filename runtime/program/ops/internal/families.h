@@ -38,7 +38,7 @@ void add_beam_ops(OpRegistry& registry);          ///< beam_search_start, beam_s
 void add_loss_ops(OpRegistry& registry);          ///< softmax_cross_entropy, dropout
 void add_adjoint_ops(OpRegistry& registry);       ///< sum_to, put_slice, row_numbers, window_rows
 
-/// How gradients go through the ops of a family that is registered: called at the end of its function above.
+/// The gradient rules of the ops of a family that is registered: called at the end of its function above.
 void add_constant_gradients(OpRegistry& registry);
 void add_elementwise_gradients(OpRegistry& registry);  ///< of elementwise and activation ops
 void add_matmul_gradients(OpRegistry& registry);

@@ -50,7 +50,7 @@ Ints integers_of(const Tensor& tensor);
 std::optional<Ints> constant_integers(const InferContext& context, std::size_t input);
 std::optional<Ints> constant_integers(const PrepareContext& context, std::size_t input);
 std::optional<Ints> constant_integers(const Program& program, const Op& op, std::size_t input);
-/// How many elements a 1-D input has, −1 when unknown.
+/// The number of elements of a 1-D input, −1 when unknown.
 std::int64_t list_length(const InferContext& context, std::size_t input);
 
 /// `[1, 2]`, for messages.

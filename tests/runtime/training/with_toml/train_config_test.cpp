@@ -122,6 +122,7 @@ folder = "f"
 
 TEST_CASE("what is wrong is named with its line") {
   refused("epoch = 3\n", "c.toml:1: file: expected the keys");
+  refused(least + "[output]\nfoder = 'o'\n", "c.toml:8: [output]: expected the key folder, found 'foder'");
   refused("\"one\\ntwo\" = 3\n", "found 'one?two'");
   refused(least + "[training]\nmemory = \"a\\nb\"\n", "found 'a?b'");
   refused("epochs = 3\n", "expected the key 'data'");
@@ -187,6 +188,9 @@ TEST_CASE("a key that does nothing with this data or these layers is refused wit
           "recurrent_init: expected no start with it");
   refused(job("train = \"a.npz\"\ntargets = \"tokens\"\n", gru) + "[decoder]\nunits = 3\nembedding = 2\nbeam = 1\nlength_penalty = 0.5\n",
           "c.toml:12: [decoder]: length_penalty: expected a beam above 1 with it");
+  refused(job("train = \"a.npz\"\ntargets = \"tokens\"\n", gru) +
+              "[decoder]\nunits = 3\nembedding = 2\n[training]\nmemory = \"truncate(3, 5)\"\n",
+          "c.toml:12: [training]: memory: expected truncate of one number beside [decoder], found truncate(3, 5)");
   refused(job("train = \"a\"\nformat = \"text\"\nstandardize = true\n", lstm),
           "c.toml:5: [data]: standardize: expected rows of features, found a text");
   refused(job("train = \"a.npz\"\nseries = true\n", lstm),

@@ -80,7 +80,7 @@ GraphBuilder counted(const Form& form, const Tensor& w, const Tensor& r) {
   return graph.output("y").output("last h").output("last i");
 }
 
-/// How many iterations ran, by the outputs.
+/// The number of iterations that ran, by the outputs.
 std::int64_t run_all(const Program& program, std::int64_t steps, const Tensor& w, const Tensor& r, std::int64_t first = 0) {
   testing::Random random(static_cast<std::uint64_t>(steps) + 5);
   const Tensor x = testing::random_tensor(random, {std::max<std::int64_t>(steps, 1), 2, 3}).rows(0, steps).copy_to(CpuPlace{});
