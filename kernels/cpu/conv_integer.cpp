@@ -13,6 +13,10 @@
 namespace millrace::cpu {
 namespace {
 
+/// Places that are computed together, and the sums of their units, which stay in the first cache or the second.
+constexpr std::int64_t most_span = 512, most_sums = 8192;
+static_assert(most_span * conv_units <= most_sums && most_span % conv_places == 0 && most_sums / gathered_units % conv_places == 0);
+
 /// One axis: how places of the output, phases of the stride and taps lie.
 struct Axis {
   std::int64_t extent, out, stride, dilation, before, taps;
@@ -63,7 +67,8 @@ class Run {
             offsets_.push_back(((shared_ ? 0 : kx) * y_.stride + phase) * plane_ + row + (shared_ ? 4 * kx * x_.dilation : 0));
         }
     places_ = (y_.out - 1) * x_.width + x_.out;
-    blocks_ = (places_ + conv_places - 1) / conv_places;
+    span_ = gathers_ ? most_sums / gathered_units : most_span;
+    blocks_ = (places_ + span_ - 1) / span_;
   }
 
   std::int64_t scratch() const { return batch_ * form_.groups * lanes_ * 4; }
@@ -75,9 +80,10 @@ class Run {
                     std::vector<std::uint8_t> room(static_cast<std::size_t>(direct_ && !form_.by_taps ? 0 : 4 * planes_));
                     for (std::int64_t i = begin; i < end; ++i) arrange(i / parts, i % parts, room.data(), fours + i / parts * lanes_ * 4);
                   });
-    team.parallel(batch_ * form_.groups * blocks_, std::max<std::int64_t>(1, 1024 / std::max<std::int64_t>(1, form_.steps())),
+    team.parallel(batch_ * form_.groups * blocks_,
+                  std::max<std::int64_t>(1, 1024 * conv_places / span_ / std::max<std::int64_t>(1, form_.steps())),
                   [&](std::int64_t begin, std::int64_t end) {
-                    std::vector<std::uint8_t> room(static_cast<std::size_t>(gathers_ ? rounded_steps() * conv_places * 4 : 0));
+                    std::vector<std::uint8_t> room(static_cast<std::size_t>(gathers_ ? form_.unit_stride() * span_ : 0));
                     if (gathers_) kernels_.gathering.open();
                     for (std::int64_t i = begin; i < end; ++i)
                       multiply(i / blocks_, i % blocks_, fours + i / blocks_ * lanes_ * 4, room.data());
@@ -136,78 +142,79 @@ class Run {
       }
   }
 
-  std::int64_t rounded_steps() const { return form_.unit_stride() / 4; }
-
   /// All units of a group at some places.
   void multiply(std::int64_t group, std::int64_t block, const std::uint8_t* fours, std::uint8_t* room) const {
-    alignas(64) std::int32_t sums[gathered_units * conv_places], windows[conv_places];
-    const std::int64_t at = group % form_.groups, first = block * conv_places;
+    alignas(64) std::int32_t sums[most_sums], windows[most_span];
+    const std::int64_t at = group % form_.groups, first = block * span_, places = std::min(span_, places_ - first);
     const std::int8_t* const weights = weights_.data.data<std::int8_t>() + at * form_.group_stride();
-    ConvBytesCall call{fours + first * 4,
-                       offsets_.data(),
-                       form_.steps(),
-                       weights,
-                       form_.unit_stride(),
-                       1,
-                       std::min(conv_places, places_ - first),
-                       windows};
-    if (!weights_.zeros.empty()) {
-      call.weights = weights + form_.unit_rows() * form_.unit_stride();
-      kernels_.conv(call);
-    }
-    if (gathers_) {
-      kernels_.gathering.gather(call, room);
-      call.gathered = room;
-    }
-    call.sums = sums;
+    const std::int64_t panel = form_.unit_stride() * conv_places;  // bytes that are gathered for conv_places
+    const auto conv = [&](std::int64_t unit, std::int64_t units, std::int32_t* to, bool gathered) {
+      for (std::int64_t p = 0; p < places; p += conv_places) {
+        ConvBytesCall call{fours + (first + p) * 4,
+                           offsets_.data(),
+                           form_.steps(),
+                           weights + unit * form_.unit_stride(),
+                           form_.unit_stride(),
+                           units,
+                           std::min(conv_places, places - p),
+                           to + p,
+                           span_};
+        if (gathered) call.gathered = room + p / conv_places * panel;
+        kernels_.conv(call);
+      }
+    };
+    if (!weights_.zeros.empty()) conv(form_.unit_rows(), 1, windows, false);
+    for (std::int64_t p = 0; gathers_ && p < places; p += conv_places)
+      kernels_.gathering.gather({fours + (first + p) * 4, offsets_.data(), form_.steps()}, room + p / conv_places * panel);
     const std::int64_t together = gathers_ ? gathered_units : conv_units;
     for (std::int64_t unit = 0; unit < form_.units; unit += together) {
-      call.units = std::min(together, form_.units - unit);
-      call.weights = weights + unit * form_.unit_stride();
-      kernels_.conv(call);
-      for (std::int64_t u = 0; u < call.units; ++u) complete(at * form_.units + unit + u, call.places, windows, sums + u * conv_places);
-      store(group / form_.groups, at * form_.units + unit, call.units, first, call.places, sums);
+      const std::int64_t units = std::min(together, form_.units - unit), of_all = at * form_.units + unit;
+      conv(unit, units, sums, gathers_);
+      std::int64_t count = 0;
+      for (std::int64_t u = 0; u < units; ++u) count = complete(of_all + u, first, places, windows, sums + u * span_);
+      finish(group / form_.groups, of_all, units, first, count, sums);
     }
   }
 
-  /// Takes off what the zeros make too much, and adds what belongs to the unit.
-  void complete(std::int64_t unit, std::int64_t places, const std::int32_t* windows, std::int32_t* sums) const {
+  /// Takes off what the zeros make too much, adds what belongs to the unit, and moves the places of the output together: their number.
+  std::int64_t complete(std::int64_t unit, std::int64_t first, std::int64_t places, const std::int32_t* windows, std::int32_t* sums) const {
     const auto at = static_cast<std::size_t>(unit);
     const std::int32_t on = internal::wrapping_sub(weights_.added.empty() ? 0 : weights_.added[at], zero_, weights_.sums[at]);
-    for (std::int64_t i = 0; i < places; ++i) sums[i] = internal::wrapping_add(sums[i], on);
-    if (weights_.zeros.empty()) return;
-    const std::int32_t zero = weights_.zeros[at];
-    for (std::int64_t i = 0; i < places; ++i) sums[i] = internal::wrapping_sub(sums[i], zero, windows[i]);
-  }
-
-  /// Writes places of the output among those from `first` on.
-  void store(std::int64_t image, std::int64_t unit, std::int64_t units, std::int64_t first, std::int64_t places,
-             const std::int32_t* sums) const {
-    const std::int64_t area = y_.out * x_.out;
-    const auto size = static_cast<std::int64_t>(size_of(steps_.to));
-    std::uint8_t* const to = out_ + (image * form_.groups * form_.units + unit) * area * size;
-    const bool whole = x_.width == x_.out;
+    const std::int32_t zero = weights_.zeros.empty() ? 0 : weights_.zeros[at];
+    std::int32_t* to = sums;
     for (std::int64_t done = 0; done < places;) {
-      const std::int64_t row = whole ? 0 : (first + done) / x_.width, column = whole ? first + done : (first + done) % x_.width;
-      const std::int64_t left = whole ? places - done : std::min(places - done, x_.width - column);
-      const std::int64_t count = whole ? left : std::min(left, x_.out - column);
-      if (count > 0) finish(unit, units, count, area, sums + done, to + (row * x_.out + column) * size);
+      const std::int64_t column = (first + done) % x_.width, left = dense() ? places : std::min(places - done, x_.width - column);
+      const std::int64_t count = dense() ? left : std::min(left, x_.out - column);
+      const std::int32_t* const from = sums + done;
+      for (std::int64_t i = 0; i < count; ++i) to[i] = internal::wrapping_add(from[i], on);
+      if (zero != 0)
+        for (std::int64_t i = 0; i < count; ++i) to[i] = internal::wrapping_sub(to[i], zero, windows[done + i]);
+      to += std::max<std::int64_t>(0, count);
       done += left;
     }
+    return to - sums;
   }
 
-  void finish(std::int64_t unit, std::int64_t units, std::int64_t count, std::int64_t area, const std::int32_t* sums,
-              std::uint8_t* to) const {
+  /// Whether no place lies between the rows of the output.
+  bool dense() const { return x_.width == x_.out; }
+
+  /// Writes `count` places of the output of some units, those that lie behind place `first`.
+  void finish(std::int64_t image, std::int64_t unit, std::int64_t units, std::int64_t first, std::int64_t count,
+              const std::int32_t* sums) const {
+    const std::int64_t area = y_.out * x_.out, row = first / x_.width;
+    const auto size = static_cast<std::int64_t>(size_of(steps_.to));
+    std::uint8_t* const to =
+        out_ + ((image * form_.groups * form_.units + unit) * area + row * x_.out + std::min(x_.out, first % x_.width)) * size;
     if (steps_.to == DType::i32) {
       for (std::int64_t u = 0; u < units; ++u)
-        std::memcpy(to + u * area * 4, sums + u * conv_places, static_cast<std::size_t>(count) * sizeof(std::int32_t));
+        std::memcpy(to + u * area * 4, sums + u * span_, static_cast<std::size_t>(count) * sizeof(std::int32_t));
       return;
     }
     ArithmeticCall<float> call;
     call.steps = steps_.steps.data();
     call.step_count = std::ssize(steps_.steps);
     call.input_count = std::ssize(steps_.operands) + 1;
-    call.inputs[0] = {reinterpret_cast<const float*>(sums), conv_places, false};
+    call.inputs[0] = {reinterpret_cast<const float*>(sums), span_, false};
     for (std::size_t i = 0; i < steps_.operands.size(); ++i) {
       const bool one = steps_.operands[i].elements() == 1;
       call.inputs[i + 1] = {static_cast<const float*>(steps_.operands[i].raw()) + (one ? 0 : unit), one ? 0 : 1, true};
@@ -229,7 +236,7 @@ class Run {
   std::int32_t zero_;
   const ConvIntegerSteps& steps_;
   std::uint8_t* out_;
-  std::int64_t batch_, plane_, lanes_ = 0, planes_ = 0, places_ = 0, blocks_ = 0;
+  std::int64_t batch_, plane_, lanes_ = 0, planes_ = 0, places_ = 0, span_ = 0, blocks_ = 0;
   bool direct_ = false, shared_ = false, gathers_ = false;
   std::vector<std::int64_t> offsets_;
   const Int8Kernels& kernels_;

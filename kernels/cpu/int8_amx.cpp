@@ -88,15 +88,15 @@ MILLRACE_AMX inline void clear_sums() {
   }
 }
 
-/// `sums` [32][dot_width], of which 32 columns are written.
+/// `sums` [32][width], of which 32 columns are written.
 template <bool Lower>
-MILLRACE_AMX inline void store_tiles(std::int32_t* sums) {
-  constexpr std::int64_t stride = dot_width * 4;
+MILLRACE_AMX inline void store_tiles(std::int32_t* sums, std::int64_t width) {
+  const std::int64_t stride = width * 4;
   _tile_stored(0, sums, stride);
   _tile_stored(1, sums + dot_lanes, stride);
   if constexpr (Lower) {
-    _tile_stored(2, sums + tile_rows * dot_width, stride);
-    _tile_stored(3, sums + tile_rows * dot_width + dot_lanes, stride);
+    _tile_stored(2, sums + tile_rows * width, stride);
+    _tile_stored(3, sums + tile_rows * width + dot_lanes, stride);
   }
 }
 
@@ -136,7 +136,7 @@ class Block {
         }
       }
       if (call_.k % tile_bytes != 0) add_products<signs, Lower>(last_, tile_bytes, last_right + side);
-      store_tiles<Lower>(sums + v * dot_lanes);
+      store_tiles<Lower>(sums + v * dot_lanes, dot_width);
     }
     for (std::int64_t v = 0; v < panel_vectors && v * dot_lanes < left_columns; ++v) {
       const std::int64_t column = panel * dot_width + v * dot_lanes;
@@ -193,7 +193,7 @@ MILLRACE_AMX void conv_tiles(const ConvBytesCall& call) {
     for (std::int64_t step = 0; step < call.steps; step += tile_groups)
       add_products<Signs::left, Lower>(reinterpret_cast<const std::uint8_t*>(call.weights) + step * dot_group, call.weights_stride,
                                        call.gathered + step * panel_row + v * tile_bytes);
-    store_tiles<Lower>(call.sums + v * dot_lanes);
+    store_tiles<Lower>(call.sums + v * dot_lanes, call.sums_stride);
   }
 }
 

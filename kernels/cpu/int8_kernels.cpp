@@ -219,7 +219,7 @@ void ToBytes(const float* x, std::int64_t count, float scale, float zero, std::u
 /// Loops that a compiler makes vectors of. A program takes this convolution where there are instructions for it (kernels/conv_integer.h).
 void ConvBytes(const ConvBytesCall& call) {
   for (std::int64_t unit = 0; unit < call.units; ++unit) {
-    std::int32_t* const sums = call.sums + unit * conv_places;
+    std::int32_t* const sums = call.sums + unit * call.sums_stride;
     std::fill_n(sums, call.places, 0);
     for (std::int64_t step = 0; step < call.steps; ++step) {
       const std::int8_t* const w = call.weights + unit * call.weights_stride + step * 4;

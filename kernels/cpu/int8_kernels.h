@@ -27,6 +27,9 @@ struct Int8Call {
   std::int64_t out_column = 0;  ///< the one that `out` begins with
 };
 
+/// What a convolution of bytes computes at once.
+inline constexpr std::int64_t conv_units = 4, conv_places = 64;
+
 /// Some units of a convolution of bytes, four side by side, at some places (kernels/cpu/conv_integer.h): sums[u, p] = Σ over steps and four of x[offset of the step + p]·w.
 struct ConvBytesCall {
   const std::uint8_t* x = nullptr;        ///< fours; up to conv_places from the first place on are read
@@ -36,10 +39,10 @@ struct ConvBytesCall {
   std::int64_t weights_stride = 0;         ///< from unit to unit
   std::int64_t units = 0;                  ///< ≤ conv_units
   std::int64_t places = 0;                 ///< ≤ conv_places
-  std::int32_t* sums = nullptr;            ///< [unit][conv_places]
+  std::int32_t* sums = nullptr;            ///< [unit][sums_stride]
+  std::int64_t sums_stride = conv_places;  ///< from unit to unit
   const std::uint8_t* gathered = nullptr;  ///< what `gather` made of x, offsets and steps
 };
-inline constexpr std::int64_t conv_units = 4, conv_places = 64;
 /// Convolutions that gather take this many units and fours at once. Rows of weights end with zeros up to such a step, and those of a group with such
 /// rows up to a multiple of gathered_unit_rows.
 inline constexpr std::int64_t gathered_units = 32, gathered_unit_rows = 16, gathered_steps = 16;

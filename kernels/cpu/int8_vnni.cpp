@@ -94,7 +94,7 @@ MILLRACE_VNNI void conv_tile(const ConvBytesCall& call) {
     }
   }
   for (int unit = 0; unit < Units; ++unit)
-    for (int v = 0; v < Vectors; ++v) _mm512_storeu_si512(call.sums + unit * conv_places + v * lanes, sum[unit][v]);
+    for (int v = 0; v < Vectors; ++v) _mm512_storeu_si512(call.sums + unit * call.sums_stride + v * lanes, sum[unit][v]);
 }
 
 template <int Units>

@@ -81,8 +81,8 @@ void matmul_bytes(const Int8Plan& plan, const PackedInt8& weights, const float* 
 
 namespace {
 
-/// Sums of some rows and columns, in the first cache.
-constexpr std::int64_t tile_rows = 32, tile_elements = tile_rows * 4 * 16;
+/// Sums of some rows and columns, in the first cache or the second. Long rows are read in fewer steps.
+constexpr std::int64_t tile_rows = 32, tile_elements = 8192;
 
 /// Takes what the zeros of columns make too much off sums, which is zero times the sum of the row, and adds what belongs to a column.
 void complete(const ByteZeros& zeros, const std::int32_t* row_sums, std::int64_t rows, std::int64_t first, std::int64_t width,
@@ -112,7 +112,8 @@ void sum_bytes(const Int8Plan& plan, const PackedInt8& weights, const std::uint8
   const std::int64_t k = plan.desc().k, n = plan.desc().n;
   const Int8Layout layout{k, n, plan.kernels().lanes, plan.kernels().group};
   const bool alone = steps.to == DType::i32;
-  const std::int64_t together = !alone && rows <= 2 && 2 * rows * layout.width() <= tile_elements ? 2 : 1;
+  const std::int64_t together =
+      alone ? layout.panels() : std::max<std::int64_t>(1, tile_elements / (std::min(rows, tile_rows) * layout.width()));
   const auto size = static_cast<std::int64_t>(size_of(steps.to));
   ArithmeticCall<float> of_all;
   of_all.steps = steps.steps.data();
