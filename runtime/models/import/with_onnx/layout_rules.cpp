@@ -19,7 +19,7 @@ struct Spread {
   Window window;            ///< kernel, stride, dilation
   std::int64_t before = 0;  ///< elements that are cut off
   std::int64_t after = 0;
-  std::int64_t more = 0;  ///< output_padding
+  std::int64_t more = 0;    ///< output_padding
   std::int64_t asked = -1;  ///< elements of an output whose input a run alone knows: they are cut out of all that there are
 };
 
@@ -82,7 +82,8 @@ VarId fitted(Importer& to, VarId x, int axis, std::int64_t before, std::int64_t 
 /// What `output_shape` asks for along the axes whose extents a run knows: the numbers of `share`, computed.
 class OpenShape {
  public:
-  OpenShape(Importer& to, const Node& node, const std::vector<Spread>& spreads) : to_(to), upper_(node.text("auto_pad", "") == "SAME_UPPER") {
+  OpenShape(Importer& to, const Node& node, const std::vector<Spread>& spreads)
+      : to_(to), upper_(node.text("auto_pad", "") == "SAME_UPPER") {
     for (std::size_t i = 0; i < spreads.size(); ++i)
       if (spreads[i].asked >= 0) axes_.push_back(static_cast<int>(i) + 2), spreads_.push_back(spreads[i]);
   }
@@ -99,24 +100,31 @@ class OpenShape {
       starts_.push_back(listed(with("div", upper_ ? cut : with("add", cut, 1), 2)));
       pads[pads.size() / 2 + static_cast<std::size_t>(axes_[i])] = listed(with("div", with("add", lack, stride - 1), stride));
     }
-    return axes_.empty() ? x : to_.emit1("pad_by", {x, joined(pads)}, {{"mode", std::string("constant")}});
+    if (axes_.empty()) return x;
+    return told(to_.emit1("pad_by", {x, joined(pads)}, {{"mode", std::string("constant")}}), *to_.type(x).shape);
   }
   VarId cut(VarId x) {
     if (axes_.empty()) return x;
-    Ints asked, shape(static_cast<std::size_t>(to_.rank(x)), 0);
+    Ints asked;
+    DDim shape = *to_.type(x).shape;
     for (std::size_t i = 0; i < axes_.size(); ++i) {
       asked.push_back(spreads_[i].asked);
-      shape[static_cast<std::size_t>(axes_[i])] = spreads_[i].asked;
+      shape[axes_[i]] = spreads_[i].asked;
     }
     const VarId starts = joined(starts_);
     const VarId ends = to_.emit1("add", {starts, to_.literal(asked)});
-    const VarId made = to_.emit1("slice_by", {x, starts, ends, to_.literal(Ints(axes_.begin(), axes_.end()))});
-    return to_.emit1("reshape", {made}, {{"shape", shape}});  // which tells their extents
+    return told(to_.emit1("slice_by", {x, starts, ends, to_.literal(Ints(axes_.begin(), axes_.end()))}), shape);
   }
 
  private:
   VarId with(const char* op, VarId a, std::int64_t b) { return to_.emit1(op, {a, number(to_, b)}); }
   VarId listed(VarId one) { return to_.emit1("reshape", {one}, {{"shape", Ints{1}}}); }
+  /// `x` with the extents that are known, which its type does not say.
+  VarId told(VarId x, const DDim& extents) {
+    Ints shape(extents.begin(), extents.end());
+    std::replace(shape.begin(), shape.end(), std::int64_t{-1}, std::int64_t{0});  // copied
+    return to_.emit1("reshape", {x}, {{"shape", shape}});
+  }
   VarId joined(const std::vector<VarId>& lists) { return to_.emit1("concat", lists, {{"axis", std::int64_t{0}}}); }
 
   Importer& to_;

@@ -66,9 +66,9 @@ void dequantize(Importer& to, const Node& node, const char*) {
     to.give(node, "identity", {made});
     if (to.element(to.in(node, 0)) != nullptr || !is_byte(to.type(to.in(node, 0)).dtype) || to.type(made).dtype != DType::f32) return;
     const auto held = [](const Tensor* of) { return of == nullptr ? std::nullopt : std::optional(*of); };
-    return to.set_dequantized(to.named(node.output(0)), {to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2), axis,
-                                                         held(to.known(node, 0)), node.has(2) ? held(to.known(node, 2)) : std::nullopt,
-                                                         held(to.known(node, 1))});
+    return to.set_dequantized(to.named(node.output(0)),
+                              {to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2), axis, held(to.known(node, 0)),
+                               node.has(2) ? held(to.known(node, 2)) : std::nullopt, held(to.known(node, 1))});
   }
   to.give(node, "cast", {made}, {{"to", dtype_attribute(node, "output_dtype")}});
 }

@@ -270,6 +270,8 @@ std::optional<Element> Values::kept_axis(const Op& op, VarId var, int axis, int 
   if (type == "matmul" && program_.var(op.inputs[1]).type.rank() > 2 && axis < rank - 2) return broadcast_axis(op, var, axis, depth);
   if (type == "squeeze") return without(list("axes"));
   if (type == "reduce") return op.attributes.get_or("keepdims", true) ? unless(list("axes")) : without(list("axes"));
+  if (type == "argmax" || type == "argmin") return rank == from ? unless(own) : without(own);
+  if (type == "top_k") return unless({op.attributes.get_or("axis", std::int64_t{-1})});
   if (type == "gather" && rank == from - 1) return without(own);
   if (type == "gather" || type == "split") return rank == from ? unless(own) : std::nullopt;
   if (type == "slice") return unless(list("axes"));
