@@ -326,12 +326,15 @@ void depth_to_space(Importer& to, const Node& node, const char*) {
 void space_to_depth(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   const std::int64_t block = block_size(to, node, x);
-  const VarType& type = to.type(x);
   const bool channels = node.word("mode", "DCR", {"DCR", "CRD"}) == "CRD";
-  const std::int64_t height = (*type.shape)[2], width = (*type.shape)[3];
-  if (height < 0 || width < 0 || height % block != 0 || width % block != 0)
-    throw ProgramError("expected known extents that " + std::to_string(block) + " divides, found " + type.to_string());
-  const Extent n = extent_at(to, x, 0), c = extent_at(to, x, 1), b{block, no_var}, h{height / block, no_var}, w{width / block, no_var};
+  const auto blocks = [&](int axis) -> Extent {
+    const Extent all = extent_at(to, x, axis);
+    if (all.known >= 0 && all.known % block != 0)
+      throw ProgramError("expected extents that " + std::to_string(block) + " divides, found " + to.type(x).to_string());
+    if (all.known >= 0) return {all.known / block, no_var};
+    return {-1, to.emit1("div", {all.var, number(to, block)})};  // where a rest is left, the reshape fails
+  };
+  const Extent n = extent_at(to, x, 0), c = extent_at(to, x, 1), b{block, no_var}, h = blocks(2), w = blocks(3);
   const VarId apart = reshaped(to, x, {n, c, h, b, w, b});
   const VarId moved = to.emit1("transpose", {apart}, {{"perm", channels ? Ints{0, 1, 3, 5, 2, 4} : Ints{0, 3, 5, 1, 2, 4}}});
   to.give(node, "identity", {reshaped(to, moved, {n, times(to, c, {block * block, no_var}), h, w})});

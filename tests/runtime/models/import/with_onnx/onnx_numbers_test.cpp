@@ -121,6 +121,66 @@ TEST_CASE("A Loop of no trips gives picks of places and greatest elements with t
   }
 }
 
+TEST_CASE("A Loop of no trips gives triangles and scattered rows with the batch of its state") {
+  GraphBuilder body;
+  body.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).input("s", {-1, 4});
+  body.output("go").output("next").output("triangle").output("changed");
+  body.initializer("first", Tensor::from(std::vector<std::int64_t>{0}, DDim{1, 1})).initializer("row", ones({1, 4}));
+  body.node("Tanh", {"s"}, {"next"});
+  body.node("Trilu", {"next"}, {"triangle"});
+  body.node("ScatterND", {"triangle", "first", "row"}, {"changed"});
+  GraphBuilder graph;
+  graph.input("x", {-1, 4}).input("n", {}, onnx::TensorProto::INT64).output("y").output("triangles").output("all");
+  graph.node("Loop", {"n", "", "x"}, {"y", "triangles", "all"}).set("body", body.graph);
+  const Program program = parse(graph);
+  for (const std::int64_t trips : {0, 3}) {
+    const RunResult result = testing::on_cpu(program, {{"x", ones({5, 4})}, {"n", Tensor::scalar(trips)}});
+    CHECK(result["triangles"].tensor().dims() == DDim{trips, 5, 4});
+    CHECK(result["all"].tensor().dims() == DDim{trips, 5, 4});
+  }
+}
+
+TEST_CASE("SpaceToDepth takes pictures of any size, and GroupNormalization channels that its scale alone counts") {
+  Random random(3);
+  const Tensor x = random_tensor(random, {2, 4, 4, 6}), scale = random_tensor(random, {4}), bias = random_tensor(random, {4});
+  const auto made = [&](const Ints& declared) {
+    GraphBuilder graph;
+    graph.input("x", declared).output("deep").output("normed").initializer("scale", scale).initializer("bias", bias);
+    graph.node("SpaceToDepth", {"x"}, {"deep"}).set("blocksize", 2);
+    graph.node("GroupNormalization", {"x", "scale", "bias"}, {"normed"}).set("num_groups", 2);
+    const RunResult result = testing::on_cpu(parse(graph, 21), {{"x", x}});
+    return std::pair(result["deep"].tensor().copy_to(CpuPlace{}), result["normed"].tensor().copy_to(CpuPlace{}));
+  };
+  const auto open = made({2, -1, -1, -1}), known = made({2, 4, 4, 6});
+  CHECK(open.first.dims() == DDim{2, 16, 2, 3});
+  CHECK(same_bits(open.first, known.first));
+  CHECK(same_bits(open.second, known.second));
+  GraphBuilder odd;
+  odd.input("x", {1, 1, -1, 6}).output("y").node("SpaceToDepth", {"x"}, {"y"}).set("blocksize", 2);
+  CHECK_THROWS_AS(testing::on_cpu(parse(odd), {{"x", ones({1, 1, 3, 6})}}), Error);
+}
+
+TEST_CASE("ReduceMax and ReduceMin of no elements are the ends of the dtype, and of some what they were") {
+  GraphBuilder graph;
+  graph.input("x", {-1, 2}).input("i", {-1, 1}, onnx::TensorProto::INT64).initializer("axis", list({0}));
+  graph.output("most").output("least").output("most_i").output("least_i");
+  graph.node("ReduceMax", {"x", "axis"}, {"most"}).set("keepdims", 0);
+  graph.node("ReduceMin", {"x", "axis"}, {"least"}).set("keepdims", 0);
+  graph.node("ReduceMax", {"i", "axis"}, {"most_i"}).set("keepdims", 0);
+  graph.node("ReduceMin", {"i", "axis"}, {"least_i"}).set("keepdims", 0);
+  const Program program = parse(graph, 20);
+  const RunResult none = testing::on_cpu(program, {{"x", Tensor(DType::f32, DDim{0, 2})}, {"i", Tensor(DType::i64, DDim{0, 1})}});
+  const float infinity = std::numeric_limits<float>::infinity();
+  CHECK(none["most"].tensor().to_vector<float>() == std::vector<float>{-infinity, -infinity});
+  CHECK(none["least"].tensor().to_vector<float>() == std::vector<float>{infinity, infinity});
+  CHECK(none["most_i"].tensor().to_vector<std::int64_t>() == Ints{std::numeric_limits<std::int64_t>::min()});
+  CHECK(none["least_i"].tensor().to_vector<std::int64_t>() == Ints{std::numeric_limits<std::int64_t>::max()});
+  const RunResult some = testing::on_cpu(
+      program, {{"x", Tensor::from(std::vector<float>{1, 5, 3, 2}, DDim{2, 2})}, {"i", Tensor::from(Ints{4, -4}, DDim{2, 1})}});
+  CHECK(some["most"].tensor().to_vector<float>() == std::vector<float>{3, 5});
+  CHECK(some["least_i"].tensor().to_vector<std::int64_t>() == Ints{-4});
+}
+
 /// The numbers of an equation, over all letters at once in f64. Extents by letter.
 std::vector<double> summed(const std::vector<std::string>& terms, const std::string& output, const std::vector<Tensor>& inputs,
                            const std::function<std::int64_t(char)>& extent) {
