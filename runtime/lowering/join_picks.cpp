@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -14,10 +15,9 @@ namespace {
 
 using Ints = std::vector<std::int64_t>;
 
-/// A product whose rows are those of one place of x: [T, N, K] or [N, T, K].
+/// Rows of one place of x: [T, N, K] or [N, T, K].
 struct Picked {
   VarId x = no_var;
-  VarId index = no_var;
   std::int64_t axis = 0;
   std::int64_t place = 0;
 };
@@ -28,7 +28,8 @@ class Joiner {
 
   void run() {
     for (std::size_t i = 0; i < ops_.size(); ++i)
-      if (ops_[i].type == "gather") gathers_[ops_[i].outputs[0]] = i;
+      if (ops_[i].type == "gather" || ops_[i].type == "squeeze" || ops_[i].type == "slice" || ops_[i].type == "split")
+        for (const VarId made : ops_[i].outputs) makers_[made] = i;
     for (std::size_t i = 0; i < ops_.size(); ++i) find(i);
     std::vector<Op> made;
     for (std::size_t i = 0; i < ops_.size(); ++i) {
@@ -69,22 +70,55 @@ class Joiner {
            one.attributes.get_or("trans_b", false) == other.attributes.get_or("trans_b", false);
   }
 
+  const Op* maker(VarId var, const char* type) const {
+    const auto found = makers_.find(var);
+    return found == makers_.end() || ops_[found->second].type != type ? nullptr : &ops_[found->second];
+  }
+  /// An axis or a place counted from 0: of rank 3, or of an extent.
+  static std::int64_t counted(std::int64_t number, std::int64_t of) { return number < 0 ? number + of : number; }
+
+  /// A place by its number.
+  std::optional<Picked> gathered(VarId rows) const {
+    const Op* const from = maker(rows, "gather");
+    const Tensor* const index = from == nullptr ? nullptr : program_.constant(from->inputs[1]);
+    if (index == nullptr || index->rank() != 0 || program_.var(from->inputs[0]).type.rank() != 3) return std::nullopt;
+    const std::int64_t axis = counted(from->attributes.get_or("axis", std::int64_t{0}), 3);
+    const std::int64_t place = index->dtype() == DType::i64 ? index->to_vector<std::int64_t>()[0] : index->to_vector<std::int32_t>()[0];
+    return Picked{from->inputs[0], axis, counted(place, extent(from->inputs[0], axis))};
+  }
+
+  /// A piece of one place, whose axis is taken away: of a split, or of a slice.
+  std::optional<Picked> taken_apart(VarId rows) const {
+    const Op* const squeezed = maker(rows, "squeeze");
+    const Ints axes = squeezed == nullptr ? Ints{} : squeezed->attributes.get_or("axes", Ints{});
+    if (axes.size() != 1) return std::nullopt;
+    const VarId piece = squeezed->inputs[0];
+    const std::int64_t axis = counted(axes[0], 3);
+    if (program_.var(piece).type.rank() != 3 || extent(piece, axis) != 1) return std::nullopt;
+    if (const Op* const split = maker(piece, "split")) {
+      if (counted(split->attributes.get<std::int64_t>("axis"), 3) != axis) return std::nullopt;
+      std::int64_t place = 0;
+      for (std::size_t i = 0; split->outputs[i] != piece; ++i) place += split->attributes.get<Ints>("sizes")[i];
+      return Picked{split->inputs[0], axis, place};
+    }
+    const Op* const slice = maker(piece, "slice");
+    if (slice == nullptr || program_.var(slice->inputs[0]).type.rank() != 3) return std::nullopt;
+    const Ints starts = slice->attributes.get<Ints>("starts"), along = slice->attributes.get_or("axes", Ints{});
+    if (starts.size() != 1 || along.size() != 1 || counted(along[0], 3) != axis) return std::nullopt;
+    return Picked{slice->inputs[0], axis, counted(starts[0], extent(slice->inputs[0], axis))};
+  }
+
   void find(std::size_t at) {
     const Op& op = ops_[at];
     if (!is_product(op)) return;
-    const auto gather = gathers_.find(op.inputs[0]);
-    if (gather == gathers_.end()) return;
-    const Op& from = ops_[gather->second];
-    Picked picked{from.inputs[0], from.inputs[1], from.attributes.get_or("axis", std::int64_t{0}), 0};
+    std::optional<Picked> found = gathered(op.inputs[0]);
+    if (!found) found = taken_apart(op.inputs[0]);
+    if (!found) return;
+    const Picked picked = *found;
     const VarType& type = program_.var(picked.x).type;
-    const Tensor* const index = program_.constant(picked.index);
-    if (!type.shape || type.rank() != 3 || type.lod_depth > 0 || index == nullptr || index->rank() != 0) return;
-    if (picked.axis < 0) picked.axis += 3;
-    if (picked.axis > 1 || extent(picked.x, picked.axis) < 2 || extent(picked.x, 2) < 1 || extent(op.outputs[0], 1) < 1) return;
-    picked.place = index->dtype() == DType::i64 ? index->to_vector<std::int64_t>()[0] : index->to_vector<std::int32_t>()[0];
+    if (!type.shape || type.rank() != 3 || type.lod_depth > 0 || picked.axis > 1) return;
     const std::int64_t places = extent(picked.x, picked.axis);
-    if (picked.place < 0) picked.place += places;
-    if (picked.place < 0 || picked.place >= places) return;
+    if (places < 2 || extent(picked.x, 2) < 1 || extent(op.outputs[0], 1) < 1 || picked.place < 0 || picked.place >= places) return;
     const auto fits = [&](const Group& group) {
       const Member& first = group.members.front();
       return first.picked.x == picked.x && first.picked.axis == picked.axis && same_product(ops_[first.op], op);
@@ -121,12 +155,18 @@ class Joiner {
       shape[static_cast<std::size_t>(picked.axis)] = extent(picked.x, picked.axis);
       group.product = emit({"reshape", {rows}, {}, {{"shape", shape}}, op.label}, made);
     }
-    made.push_back({"gather", {group.product, picked.index}, op.outputs, {{"axis", picked.axis}}, op.label});
+    const VarId rows = emit({"slice",
+                             {group.product},
+                             {},
+                             {{"starts", Ints{picked.place}}, {"ends", Ints{picked.place + 1}}, {"axes", Ints{picked.axis}}},
+                             op.label},
+                            made);
+    made.push_back({"squeeze", {rows}, op.outputs, {{"axes", Ints{picked.axis}}}, op.label});
   }
 
   Program& program_;
   const std::vector<Op> ops_;
-  std::map<VarId, std::size_t> gathers_;  // by what they give
+  std::map<VarId, std::size_t> makers_;  // of ops that pick rows, by what they give
   std::vector<Group> groups_;
   std::map<std::size_t, std::size_t> group_of_;  // by product
 };

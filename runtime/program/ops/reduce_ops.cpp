@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <limits>
 
+#include <millrace/kernels/fill.h>
 #include <millrace/kernels/reduce.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
@@ -45,10 +47,12 @@ struct ReduceForm {
   Reduction kind;
   Ints axes;
   bool keep;
+  bool ends;  ///< max and min of no elements are the ends of their dtype
   explicit ReduceForm(const Attributes& attributes)
       : kind(kind_named(attributes.get<std::string>("kind"))),
         axes(attributes.get_or("axes", Ints{})),
-        keep(attributes.get_or("keepdims", true)) {}
+        keep(attributes.get_or("keepdims", true)),
+        ends((kind == Reduction::max || kind == Reduction::min) && attributes.get_or("empty", false)) {}
 };
 
 /// Axes 0 … rank−1 where none are named.
@@ -85,11 +89,22 @@ void infer_reduce(InferContext& context) {
   context.result(VarType(x.dtype, without(*x.shape, reduced_axes(form.axes, x.rank()), form.keep)));
 }
 
+/// The greatest element of none, or the least: integers saturate.
+double end_of(Reduction kind, DType dtype) {
+  if (dtype == DType::boolean) return kind == Reduction::max ? 0 : 1;
+  const double infinity = std::numeric_limits<double>::infinity();
+  return kind == Reduction::max ? -infinity : infinity;
+}
+
 OpKernel prepare_reduce(const PrepareContext& context) {
   const ReduceForm form(context.attributes());
-  return [kind = form.kind, keep = form.keep, axes = std::vector<int>(form.axes.begin(), form.axes.end())](OpContext& run) {
-    run.set(0, reduce(kind, run.tensor(0), axes, keep, run.stream()));
-  };
+  return
+      [kind = form.kind, keep = form.keep, ends = form.ends, axes = std::vector<int>(form.axes.begin(), form.axes.end())](OpContext& run) {
+        const Tensor& x = run.tensor(0);
+        if (ends && x.elements() == 0)
+          return run.set(0, full(reduced_dims(x.dims(), axes, keep), end_of(kind, x.dtype()), x.dtype(), run.stream()));
+        run.set(0, reduce(kind, x, axes, keep, run.stream()));
+      };
 }
 
 void vectorize_reduce(Vectorizer& v, const Op& op) {
@@ -108,7 +123,7 @@ void vectorize_reduce(Vectorizer& v, const Op& op) {
 }
 
 OpDef reduce_op() {
-  OpDef def = define("reduce", {"X"}, {"Out"}, {"kind", "axes", "keepdims"});
+  OpDef def = define("reduce", {"X"}, {"Out"}, {"kind", "axes", "keepdims", "empty"});
   def.infer = infer_reduce;
   def.prepare = prepare_reduce;
   def.follow_rows = follow_first([](const InferContext& context, int axis) {

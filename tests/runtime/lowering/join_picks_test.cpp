@@ -62,6 +62,42 @@ TEST_CASE("products of places of one tensor with one matrix become one, with the
   }
 }
 
+TEST_CASE("places that a split or slices of one place give become one product, with the bits of each alone") {
+  testing::Random random(6);
+  using Ints = std::vector<std::int64_t>;
+  for (const int axis : {0, 1}) {
+    for (const bool by_split : {false, true}) {
+      INFO("axis ", axis, by_split ? ", split" : ", slices");
+      Program program;
+      {
+        const Guard guard(program);
+        testing::Random numbers(4);
+        const std::int64_t any = DDim::unknown;
+        const Var x = input("x", VarType(DType::f32, axis == 0 ? DDim{4, any, 5} : DDim{any, 4, 5}));
+        const Var w = build::parameter("w", testing::random_tensor(numbers, {5, 7}));
+        std::vector<Var> pieces;
+        if (by_split) pieces = split(x, axis, {1, 2, 1});
+        if (!by_split)
+          for (const std::int64_t place : {2, 0, -2})
+            pieces.push_back(call1("slice", {x}, {{"starts", Ints{place}}, {"ends", Ints{place + 1}}, {"axes", Ints{axis - 3}}}));
+        for (std::size_t i = 0; i < pieces.size(); ++i) {
+          if (by_split && i == 1) continue;  // of two places
+          output("y" + std::to_string(i), call1("matmul", {call1("squeeze", {pieces[i]}, {{"axes", Ints{axis}}}), w}));
+        }
+      }
+      Program joined = program;
+      join_picks(joined);
+      CHECK(products(joined) == 1);
+      const Tensor x = testing::random_tensor(random, axis == 0 ? DDim{4, 3, 5} : DDim{3, 4, 5});
+      const RunResult all = testing::run_fifo(run(joined, Feeds{{"x", x}})), apart = testing::run_fifo(run(program, Feeds{{"x", x}}));
+      for (const Program::Port& port : program.outputs()) {
+        CHECK(all[port.name].tensor().dims() == DDim{3, 7});
+        CHECK(testing::bytes_of(all[port.name].tensor()) == testing::bytes_of(apart[port.name].tensor()));
+      }
+    }
+  }
+}
+
 TEST_CASE("products of few places, of places that are none, and with a matrix that is no constant stay") {
   const auto left = [](Program program) {
     join_picks(program);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
 #include <cctype>
+#include <map>
 #include <string>
 
 #include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 
-/// Einsum as transposes, products and sums: operands are joined from the left, two at a time, by one `matmul`.
+/// Einsum as transposes, products and sums: operands are joined two at a time, by one `matmul`, or by a `mul` where nothing is summed over.
 namespace millrace::importing {
 namespace {
 
@@ -127,6 +129,16 @@ Labels filtered(const Labels& labels, const auto& keeps) {
   return made;
 }
 
+/// All products of elements behind `batch` axes that both have: those of `a` stand in front.
+VarId spread_product(Importer& to, VarId a, VarId b, int batch) {
+  Ints behind, between;
+  for (int axis = batch; axis < to.rank(b); ++axis) behind.push_back(axis - batch + to.rank(a));
+  for (int axis = batch; axis < to.rank(a); ++axis) between.push_back(axis);
+  if (!behind.empty()) a = to.emit1("unsqueeze", {a}, {{"axes", behind}});
+  if (!between.empty() && std::ssize(between) < to.rank(a)) b = to.emit1("unsqueeze", {b}, {{"axes", between}});
+  return to.emit1("mul", {a, b});
+}
+
 /// Both operands as one; letters that are not among `kept` are summed over.
 Operand contracted(Importer& to, Operand a, Operand b, const Labels& kept) {
   sum_out(to, a, kept + b.labels);
@@ -138,6 +150,7 @@ Operand contracted(Importer& to, Operand a, Operand b, const Labels& kept) {
   const VarId first = permuted(to, a, batch + left + sums);
   const VarId second = permuted(to, b, batch + sums + right);
   const int axes = static_cast<int>(batch.size());
+  if (sums.empty()) return {spread_product(to, first, second, axes), batch + left + right};
   const auto size = [](const Labels& labels) { return static_cast<int>(labels.size()); };
   VarId made = to.emit1("matmul", {as_matrices(to, first, axes, size(left)), as_matrices(to, second, axes, size(sums))});
   if (left.size() != 1 || right.size() != 1) {
@@ -149,6 +162,83 @@ Operand contracted(Importer& to, Operand a, Operand b, const Labels& kept) {
   }
   return {made, batch + left + right};
 }
+
+/// The order of products that takes the fewest multiplications, by the extents that are known; the first of equal ones from the left.
+class Order {
+ public:
+  Order(Importer& to, const std::vector<Operand>& operands, const Labels& output) : to_(to), operands_(operands), output_(output) {
+    for (const Operand& operand : operands)
+      for (std::size_t axis = 0; axis < operand.labels.size(); ++axis) {
+        double& extent = extents_.try_emplace(operand.labels[axis], 0).first->second;
+        extent = std::max(extent, static_cast<double>((*to.type(operand.var).shape)[static_cast<int>(axis)]));
+      }
+    for (auto& [label, extent] : extents_)
+      if (extent <= 0) extent = usual;
+  }
+
+  Operand run() {
+    const std::size_t count = operands_.size();
+    if (count > most) {
+      Operand all = operands_[0];
+      for (std::size_t i = 1; i < count; ++i) all = contracted(to_, all, operands_[i], kept_beside((std::size_t{2} << i) - 1));
+      return all;
+    }
+    plans_.resize(std::size_t{1} << count);
+    for (std::size_t set = 1; set < plans_.size(); ++set) plan(set);
+    return made(plans_.size() - 1);
+  }
+
+ private:
+  static constexpr std::size_t most = 8;  // operands whose orders are all tried
+  static constexpr double usual = 32;     // of an extent that a run knows
+  /// A set of operands as one: its letters, and the second of the two sets that it is made of; 0: it is one operand.
+  struct Plan {
+    Labels labels;
+    double cost = 0;
+    std::size_t second = 0;
+  };
+
+  double size(const Labels& labels) const {
+    double all = 1;
+    for (const char label : labels) all *= extents_.at(label);
+    return all;
+  }
+  /// The letters that the result has, or an operand outside the set.
+  Labels kept_beside(std::size_t set) const {
+    Labels kept = output_;
+    for (std::size_t i = 0; i < operands_.size(); ++i)
+      if (i >= 8 * sizeof set || (set >> i & 1) == 0) kept += operands_[i].labels;
+    return kept;
+  }
+  void plan(std::size_t set) {
+    Plan& best = plans_[set];
+    if ((set & (set - 1)) == 0) {
+      best.labels = operands_[static_cast<std::size_t>(std::countr_zero(set))].labels;
+      return;
+    }
+    const Labels kept = kept_beside(set);
+    const auto consider = [&](std::size_t second) {
+      const Plan &a = plans_[set ^ second], &b = plans_[second];
+      const Labels all = a.labels + filtered(b.labels, [&](char label) { return !has(a.labels, label); });
+      const double cost = a.cost + b.cost + size(all);
+      if (best.second == 0 || cost < best.cost) best = {filtered(all, [&](char label) { return has(kept, label); }), cost, second};
+    };
+    consider(std::bit_floor(set));
+    const std::size_t others = set & (set - 1);  // the first operand is in front
+    for (std::size_t second = others; second > 0; second = (second - 1) & others) consider(second);
+  }
+  Operand made(std::size_t set) const {
+    const std::size_t second = plans_[set].second;
+    if (second == 0) return operands_[static_cast<std::size_t>(std::countr_zero(set))];
+    return contracted(to_, made(set ^ second), made(second), kept_beside(set));
+  }
+
+  Importer& to_;
+  const std::vector<Operand>& operands_;
+  const Labels& output_;
+  std::map<char, double> extents_;
+  std::vector<Plan> plans_;  // by set
+};
 
 /// The letters in the order of the alphabet that one operand alone has once: what an equation without -> gives.
 Labels implicit_output(const std::vector<Operand>& operands, int most) {
@@ -191,12 +281,7 @@ void einsum(Importer& to, const Node& node, const char*) {
       throw ProgramError("attribute equation: expected each letter of the result once, and in an input, found " +
                          internal::printable(equation.output));
   for (Operand& operand : operands) take_diagonals(to, operand);
-  Operand result = operands.at(0);
-  for (std::size_t i = 1; i < operands.size(); ++i) {
-    Labels kept = output;
-    for (std::size_t later = i + 1; later < operands.size(); ++later) kept += operands[later].labels;
-    result = contracted(to, result, operands[i], kept);
-  }
+  Operand result = Order(to, operands, output).run();
   sum_out(to, result, output);
   to.give(node, "identity", {permuted(to, result, output)});
 }

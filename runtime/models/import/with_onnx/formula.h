@@ -17,6 +17,8 @@ class Formula {
   Formula(Importer& to, DType dtype) : to_(to), dtype_(dtype) {}
 
   DType dtype() const noexcept { return dtype_; }
+  /// The same arithmetic in another dtype.
+  Formula in(DType dtype) const { return {to_, dtype}; }
   VarId number(double value) const { return to_.literal(scalar_of(dtype_, value)); }
   VarId op(const char* name, VarId x) const { return to_.emit1(name, {x}); }
   VarId op(const char* name, VarId a, VarId b) const { return to_.emit1(name, {a, b}); }

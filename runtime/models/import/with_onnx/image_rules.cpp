@@ -30,9 +30,18 @@ struct Axis {
   VarId scale, in, out;  ///< `out` an i64 scalar
   VarId real_out;        ///< in · scale, not cut to a whole number
   VarId begin = no_var, end = no_var;
+  bool by_size = false;  ///< whether the factor is `out` / `in`
 };
 
 VarId at(Importer& to, VarId list, std::int64_t i) { return to.emit1("gather", {list, number(to, i)}, {{"axis", std::int64_t{0}}}); }
+
+/// (y + shift) / scale − shift of the nearest mode. By sizes the quotient is one of whole numbers, whose ties are exact. Scales are f32, and so is the quotient, as
+/// ONNX Runtime and PyTorch have it: 3 / 0.6f is 5.
+VarId nearest_quotient(const Formula& f, const Axis& axis, VarId y, double shift) {
+  if (axis.by_size) return f.minus(f.over(f.times(f.plus(y, shift), axis.in), f.taken(axis.out)), shift);
+  const Formula narrow = f.in(DType::f32);
+  return f.taken(narrow.minus(narrow.over(narrow.plus(narrow.taken(y), shift), narrow.taken(axis.scale)), shift));
+}
 
 /// Where the outputs lie in the input: [out].
 VarId places(const Formula& f, const Form& form, const Axis& axis, VarId out_numbers) {
@@ -41,17 +50,20 @@ VarId places(const Formula& f, const Form& form, const Axis& axis, VarId out_num
   const VarId alone = f.op("equal", real_out, 1.0);
   const VarId last = f.minus(axis.in, 1.0);
   const auto spread = [&](VarId reach) { return f.over(f.times(y, reach), f.where(alone, f.number(1), f.minus(real_out, 1.0))); };
-  const VarId half = f.minus(f.over(f.plus(y, 0.5), axis.scale), 0.5);
-  if (form.coordinates == "asymmetric") return f.over(y, axis.scale);
+  const auto quotient = [&](double shift) {
+    if (form.mode == "nearest") return nearest_quotient(f, axis, y, shift);
+    return shift == 0 ? f.over(y, axis.scale) : f.minus(f.over(f.plus(y, shift), axis.scale), shift);
+  };
+  if (form.coordinates == "asymmetric") return quotient(0);
   if (form.coordinates == "align_corners") return f.where(alone, f.times(y, 0.0), spread(last));
-  if (form.coordinates == "pytorch_half_pixel") return f.where(f.op("equal", f.taken(axis.out), 1.0), f.times(y, 0.0), half);
+  if (form.coordinates == "pytorch_half_pixel") return f.where(f.op("equal", f.taken(axis.out), 1.0), f.times(y, 0.0), quotient(0.5));
   if (form.coordinates == "tf_half_pixel_for_nn") return f.over(f.plus(y, 0.5), axis.scale);  // of opsets 11 and 12
   if (form.coordinates == "half_pixel_symmetric") {
     // in / 2 · (1 − out / real_out) more than half_pixel, by one quotient: ties stay where they are.
     const VarId apart = f.times(f.minus(real_out, f.taken(axis.out)), 0.5);
     return f.minus(f.over(f.plus(f.plus(y, 0.5), apart), axis.scale), 0.5);
   }
-  if (form.coordinates != "tf_crop_and_resize") return half;
+  if (form.coordinates != "tf_crop_and_resize") return quotient(0.5);
   const VarId size = f.times(f.minus(axis.end, axis.begin), last);
   const VarId cropped = f.where(alone, f.plus(f.times(y, 0.0), f.times(size, 0.5)), spread(size));
   return f.plus(cropped, f.times(axis.begin, last));
@@ -174,6 +186,7 @@ VarId resized(Importer& to, const Form& form, Sizes sizes, const std::string& po
     if (sizes.kept[i]) continue;
     const auto k = static_cast<std::int64_t>(i);
     Axis axis{sizes.axes[i], at(to, scales, k), at(to, in, k), at(to, outs, k), at(to, reals, k)};
+    axis.by_size = sizes.scales == no_var;
     if (sizes.roi != no_var) {
       axis.begin = at(to, sizes.roi, k);
       axis.end = at(to, sizes.roi, k + static_cast<std::int64_t>(sizes.axes.size()));

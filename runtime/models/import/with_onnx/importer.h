@@ -96,7 +96,7 @@ class Importer {
   struct Dequantized {
     VarId bytes = no_var, scale = no_var, zero = no_var;
     std::int64_t axis = 0;
-    std::optional<Tensor> known_bytes, known_zero;
+    std::optional<Tensor> known_bytes, known_zero, known_scale;
   };
   const Dequantized* dequantized(VarId var) const;
   void set_dequantized(VarId var, Dequantized from) { notes_.dequantized[var] = std::move(from); }

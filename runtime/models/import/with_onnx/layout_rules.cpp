@@ -19,7 +19,8 @@ struct Spread {
   Window window;            ///< kernel, stride, dilation
   std::int64_t before = 0;  ///< elements that are cut off
   std::int64_t after = 0;
-  std::int64_t more = 0;  ///< output_padding
+  std::int64_t more = 0;    ///< output_padding
+  std::int64_t asked = -1;  ///< elements of an output whose input a run alone knows: they are cut out of all that there are
 };
 
 /// ONNX Runtime's halves of an odd number: the greater one behind for SAME_UPPER, else in front. Less than nothing is added behind.
@@ -50,9 +51,12 @@ std::vector<Spread> spreads_of(Importer& to, const Node& node, VarId x, const In
       if (out < 1 || out > most_places)
         throw ProgramError("attribute output_shape: expected 1 to 1073741824, found " + std::to_string(out));
       const std::int64_t length = extent_at(to, x, static_cast<int>(i) + 2).known;
-      if (length < 0 || length > most_places)
-        throw UnsupportedError("attribute output_shape: expected an input of known extents, found " + to.type(x).to_string());
-      share(spread, window.stride * (length - 1) + beyond - out, automatic == "SAME_UPPER");
+      if (length > most_places)
+        throw UnsupportedError("attribute output_shape: expected an input of at most 1073741824 places, found " + to.type(x).to_string());
+      if (length < 0)
+        spread.asked = out;
+      else
+        share(spread, window.stride * (length - 1) + beyond - out, automatic == "SAME_UPPER");
     } else if (automatic.starts_with("SAME")) {
       share(spread, std::max<std::int64_t>(0, beyond - window.stride), automatic == "SAME_UPPER");
     } else if (automatic == "NOTSET" && pads) {
@@ -74,6 +78,61 @@ VarId fitted(Importer& to, VarId x, int axis, std::int64_t before, std::int64_t 
   const std::int64_t end = after < 0 ? after : std::numeric_limits<std::int64_t>::max();
   return to.emit1("slice", {x}, {{"starts", Ints{std::max<std::int64_t>(0, -before)}}, {"ends", Ints{end}}, {"axes", Ints{axis}}});
 }
+
+/// What `output_shape` asks for along the axes whose extents a run knows: the numbers of `share`, computed.
+class OpenShape {
+ public:
+  OpenShape(Importer& to, const Node& node, const std::vector<Spread>& spreads)
+      : to_(to), upper_(node.text("auto_pad", "") == "SAME_UPPER") {
+    for (std::size_t i = 0; i < spreads.size(); ++i)
+      if (spreads[i].asked >= 0) axes_.push_back(static_cast<int>(i) + 2), spreads_.push_back(spreads[i]);
+  }
+
+  /// x with zeros behind, where the output asks for more than there would be.
+  VarId widened(VarId x) {
+    std::vector<VarId> pads(2 * static_cast<std::size_t>(to_.rank(x)), to_.literal(Ints{0}));
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+      const Spread& spread = spreads_[i];
+      const std::int64_t stride = spread.window.stride;
+      const VarId all = with("add", with("mul", with("sub", extent_of(to_, x, axes_[i]), 1), stride), spread.more + spread.window.span());
+      const VarId beyond = with("sub", all, spread.asked);
+      const VarId lack = with("maximum", to_.emit1("neg", {beyond}), 0), cut = with("maximum", beyond, 0);
+      starts_.push_back(listed(with("div", upper_ ? cut : with("add", cut, 1), 2)));
+      pads[pads.size() / 2 + static_cast<std::size_t>(axes_[i])] = listed(with("div", with("add", lack, stride - 1), stride));
+    }
+    if (axes_.empty()) return x;
+    return told(to_.emit1("pad_by", {x, joined(pads)}, {{"mode", std::string("constant")}}), *to_.type(x).shape);
+  }
+  VarId cut(VarId x) {
+    if (axes_.empty()) return x;
+    Ints asked;
+    DDim shape = *to_.type(x).shape;
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+      asked.push_back(spreads_[i].asked);
+      shape[axes_[i]] = spreads_[i].asked;
+    }
+    const VarId starts = joined(starts_);
+    const VarId ends = to_.emit1("add", {starts, to_.literal(asked)});
+    return told(to_.emit1("slice_by", {x, starts, ends, to_.literal(Ints(axes_.begin(), axes_.end()))}), shape);
+  }
+
+ private:
+  VarId with(const char* op, VarId a, std::int64_t b) { return to_.emit1(op, {a, number(to_, b)}); }
+  VarId listed(VarId one) { return to_.emit1("reshape", {one}, {{"shape", Ints{1}}}); }
+  /// `x` with the extents that are known, which its type does not say.
+  VarId told(VarId x, const DDim& extents) {
+    Ints shape(extents.begin(), extents.end());
+    std::replace(shape.begin(), shape.end(), std::int64_t{-1}, std::int64_t{0});  // copied
+    return to_.emit1("reshape", {x}, {{"shape", shape}});
+  }
+  VarId joined(const std::vector<VarId>& lists) { return to_.emit1("concat", lists, {{"axis", std::int64_t{0}}}); }
+
+  Importer& to_;
+  bool upper_;
+  std::vector<int> axes_;
+  std::vector<Spread> spreads_;
+  std::vector<VarId> starts_;
+};
 
 /// `stride` − 1 zeros behind each element.
 VarId spread_out(Importer& to, VarId x, int axis, std::int64_t stride) {
@@ -219,8 +278,10 @@ void conv_transpose(Importer& to, const Node& node, const char*) {
     strides = strides || spreads[i].window.stride > 1;
     dilates = dilates || spreads[i].window.dilation > 1;
   }
+  OpenShape open(to, node, spreads);
+  x = open.widened(x);
   const bool known = to.program().constant(w) != nullptr && dims.rank() + static_cast<int>(spreads.size()) <= max_rank - 1;
-  if (strides && !dilates && known) return to.bind(node, 0, Phases(to, spreads, group).run(x, w, to.in_or_none(node, 2)));
+  if (strides && !dilates && known) return to.bind(node, 0, open.cut(Phases(to, spreads, group).run(x, w, to.in_or_none(node, 2))));
   std::vector<Window> windows;
   for (std::size_t i = 0; i < spreads.size(); ++i) {
     const Spread& spread = spreads[i];
@@ -230,7 +291,7 @@ void conv_transpose(Importer& to, const Node& node, const char*) {
     x = fitted(to, x, axis, reach - spread.before, reach - spread.after + spread.more - (spread.window.stride - 1));
     windows.push_back({.kernel = kernel[i], .dilation = spread.window.dilation});
   }
-  to.give(node, "identity", {convolved(to, x, turned_kernel(to, w, group), to.in_or_none(node, 2), group, windows)});
+  to.give(node, "identity", {open.cut(convolved(to, x, turned_kernel(to, w, group), to.in_or_none(node, 2), group, windows))});
 }
 
 // ---- places and channels
@@ -265,12 +326,15 @@ void depth_to_space(Importer& to, const Node& node, const char*) {
 void space_to_depth(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   const std::int64_t block = block_size(to, node, x);
-  const VarType& type = to.type(x);
   const bool channels = node.word("mode", "DCR", {"DCR", "CRD"}) == "CRD";
-  const std::int64_t height = (*type.shape)[2], width = (*type.shape)[3];
-  if (height < 0 || width < 0 || height % block != 0 || width % block != 0)
-    throw ProgramError("expected known extents that " + std::to_string(block) + " divides, found " + type.to_string());
-  const Extent n = extent_at(to, x, 0), c = extent_at(to, x, 1), b{block, no_var}, h{height / block, no_var}, w{width / block, no_var};
+  const auto blocks = [&](int axis) -> Extent {
+    const Extent all = extent_at(to, x, axis);
+    if (all.known >= 0 && all.known % block != 0)
+      throw ProgramError("expected extents that " + std::to_string(block) + " divides, found " + to.type(x).to_string());
+    if (all.known >= 0) return {all.known / block, no_var};
+    return {-1, to.emit1("div", {all.var, number(to, block)})};  // where a rest is left, the reshape fails
+  };
+  const Extent n = extent_at(to, x, 0), c = extent_at(to, x, 1), b{block, no_var}, h = blocks(2), w = blocks(3);
   const VarId apart = reshaped(to, x, {n, c, h, b, w, b});
   const VarId moved = to.emit1("transpose", {apart}, {{"perm", channels ? Ints{0, 1, 3, 5, 2, 4} : Ints{0, 3, 5, 1, 2, 4}}});
   to.give(node, "identity", {reshaped(to, moved, {n, times(to, c, {block * block, no_var}), h, w})});

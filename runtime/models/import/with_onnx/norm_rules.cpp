@@ -98,7 +98,8 @@ void group_norm(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   const int rank = to.rank(x);
   const std::int64_t groups = node.integer("num_groups", 0);
-  const std::int64_t channels = rank < 3 ? DDim::unknown : (*to.type(x).shape)[1];
+  std::int64_t channels = rank < 3 ? DDim::unknown : (*to.type(x).shape)[1];
+  if (channels < 0 && rank >= 3 && to.opset() >= 21 && to.rank(to.in(node, 1)) == 1) channels = (*to.type(to.in(node, 1)).shape)[0];
   if (channels < 0) throw UnsupportedError("expected [N, C, D1, …] with a known number of channels, found " + to.type(x).to_string());
   if (groups < 1 || channels % groups != 0)
     throw ProgramError("attribute num_groups: expected a divisor of " + std::to_string(channels) + ", found " + std::to_string(groups));

@@ -37,8 +37,8 @@ void tensor_scatter(Importer& to, const Node& node, const char*) {
 
 /// K was an attribute up to opset 9.
 void top_k(Importer& to, const Node& node, const char* op) {
-  const VarId k = to.opset() < 10 ? to.literal(Tensor::scalar(node.integer("k", 0))) : to.in(node, 1);
-  const VarId count = to.type(k).rank() == 0 ? k : to.emit1("reshape", {k}, {{"shape", Ints{}}});
+  const std::optional<Ints> known = to.opset() < 10 ? Ints{node.integer("k", 0)} : to.known_integers(node, 1);
+  const VarId count = known && known->size() == 1 ? number(to, known->front()) : to.emit1("reshape", {to.in(node, 1)}, {{"shape", Ints{}}});
   node.flag("sorted", true);  // where it says 0, any order is right
   const VarId x = to.in(node, 0);
   const std::vector<VarId> made =

@@ -66,10 +66,23 @@ void dequantize(Importer& to, const Node& node, const char*) {
     to.give(node, "identity", {made});
     if (to.element(to.in(node, 0)) != nullptr || !is_byte(to.type(to.in(node, 0)).dtype) || to.type(made).dtype != DType::f32) return;
     const auto held = [](const Tensor* of) { return of == nullptr ? std::nullopt : std::optional(*of); };
-    return to.set_dequantized(to.named(node.output(0)), {to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2), axis,
-                                                         held(to.known(node, 0)), node.has(2) ? held(to.known(node, 2)) : std::nullopt});
+    return to.set_dequantized(to.named(node.output(0)),
+                              {to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2), axis, held(to.known(node, 0)),
+                               node.has(2) ? held(to.known(node, 2)) : std::nullopt, held(to.known(node, 1))});
   }
   to.give(node, "cast", {made}, {{"to", dtype_attribute(node, "output_dtype")}});
+}
+
+/// Whether f32 holds the products of two scales with all their bits, as far as both are known: sums times a product that is infinite or too small are not the products of floats
+/// that the graph means.
+bool product_fits_f32(const Importer::Dequantized& a, const Importer::Dequantized& b) {
+  if (!a.known_scale || !b.known_scale || a.known_scale->dtype() != DType::f32 || b.known_scale->dtype() != DType::f32) return true;
+  const std::vector<float> others = b.known_scale->to_vector<float>();
+  const auto fits = [&](float scale) {
+    return std::all_of(others.begin(), others.end(), [&](float other) { return std::isnormal(scale * other) || scale == 0 || other == 0; });
+  };
+  const std::vector<float> scales = a.known_scale->to_vector<float>();
+  return std::all_of(scales.begin(), scales.end(), fits);
 }
 
 /// u8 between the least and the greatest element, and 0.
@@ -386,7 +399,7 @@ VarId dequantized_product(Importer& to, VarId a, VarId b, bool turned) {
   if (rows == nullptr || columns == nullptr || !columns->known_bytes || columns->known_bytes->rank() != 2) return no_var;
   const VarType& scale = to.type(columns->scale);
   const bool by_column = scale.rank() == 1 && axis_of("attribute axis", columns->axis, 2) == (turned ? 0 : 1);
-  if (!to.type(rows->scale).is_scalar() || (!scale.is_scalar() && !by_column)) return no_var;
+  if (!to.type(rows->scale).is_scalar() || (!scale.is_scalar() && !by_column) || !product_fits_f32(*rows, *columns)) return no_var;
   ByteFactor factor = byte_factor(*columns);
   factor.turned = turned;
   const VarId sums = byte_sums(to, byte_factor(*rows), factor);
@@ -401,7 +414,7 @@ VarId dequantized_convolution(Importer& to, const Node& node) {
   if (x == nullptr || w == nullptr || !w->known_bytes || w->known_bytes->rank() < 3 || (w->zero != no_var && !w->known_zero)) return no_var;
   const VarType& scale = to.type(w->scale);
   if (!to.type(x->scale).is_scalar() || (x->zero != no_var && !to.type(x->zero).is_scalar())) return no_var;
-  if (!scale.is_scalar() && (scale.rank() != 1 || w->axis != 0)) return no_var;
+  if ((!scale.is_scalar() && (scale.rank() != 1 || w->axis != 0)) || !product_fits_f32(*x, *w)) return no_var;
   const bool narrow = sums_fit_f32(&*w->known_bytes, w->zero != no_var, w->known_zero ? &*w->known_zero : nullptr, false, nullptr);
   if (!narrow && !conv_integer_is_fast()) return no_var;  // sums in f64 would take twice as long
   const Formula exact(to, narrow ? DType::f32 : DType::f64), f(to, DType::f32);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include <millrace/runtime/models/import/with_onnx/axes.h>
 #include <millrace/runtime/models/import/with_onnx/formula.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
@@ -20,6 +22,17 @@ VarId product_of(Importer& to, VarId list) {
   return to.emit1("reduce", {list}, {{"kind", std::string("prod")}, {"axes", Ints{0}}, {"keepdims", true}});
 }
 
+/// The attributes of a reduction of `x`. Where a run may find nothing to fold, max and min give the ends of the dtype, as ONNX says.
+Attributes reduction(Importer& to, VarId x, const std::string& kind, const Ints& axes, bool keeps_axes) {
+  Attributes made{{"kind", kind}, {"axes", axes}, {"keepdims", keeps_axes}};
+  const std::optional<DDim>& shape = to.type(x).shape;
+  const bool some = shape && std::all_of(shape->begin(), shape->end(), [](std::int64_t extent) { return extent > 0; });
+  const auto counts = [&](std::int64_t axis) { return (*shape)[axis_of("axes", axis, shape->rank())] > 0; };
+  const bool folds = some || (shape && !axes.empty() && std::all_of(axes.begin(), axes.end(), counts));
+  if ((kind == "max" || kind == "min") && !folds) made.set("empty", true);
+  return made;
+}
+
 /// Axes that a run computes go to the end, where they are one.
 VarId reduced_by(Importer& to, VarId x, NamedAxes& axes, const std::string& kind, bool keeps_axes) {
   const Attributes first{{"axis", std::int64_t{0}}};
@@ -28,7 +41,7 @@ VarId reduced_by(Importer& to, VarId x, NamedAxes& axes, const std::string& kind
   const VarId turned = to.emit1("transpose_by", {x, to.emit1("concat", {kept, gone}, first)});
   const VarId dims = to.emit1("concat", {product_of(to, left), product_of(to, to.emit1("gather", {extents, gone}, first))}, first);
   const VarId matrix = to.emit1("reshape_to", {turned, dims}, {{"allowzero", true}});
-  const VarId made = to.emit1("reduce", {matrix}, {{"kind", kind}, {"axes", Ints{1}}, {"keepdims", false}});
+  const VarId made = to.emit1("reduce", {matrix}, reduction(to, matrix, kind, {1}, false));
   const VarId shape = keeps_axes ? to.emit1("where", {axes.mask(), number(to, 1), extents}) : left;
   const std::int64_t count = axes.count();
   const std::int64_t rank = keeps_axes ? to.rank(x) : count > 0 ? to.rank(x) - count : -1;
@@ -41,7 +54,7 @@ void reduce_in_run(Importer& to, const Node& node, const char* kind, VarId x) {
   const VarId list = list_input(to, node, 1);
   if ((*to.type(list).shape)[0] == 0) {
     if (whole) return to.give(node, "identity", {of_each(to, x, kind)});
-    return to.give(node, "reduce", {x}, {{"kind", std::string(kind)}, {"axes", Ints{}}, {"keepdims", keeps_axes}});
+    return to.give(node, "reduce", {x}, reduction(to, x, kind, {}, keeps_axes));
   }
   NamedAxes axes(to, list, to.rank(x));
   if (!whole) axes.all_if_none();
@@ -57,7 +70,7 @@ void reduce(Importer& to, const Node& node, const char* kind) {
   const bool kept_whole = node.flag("noop_with_empty_axes", false);
   const bool keeps_axes = node.flag("keepdims", true);
   if (axes.empty() && kept_whole) return to.give(node, "identity", {of_each(to, x, kind)});
-  to.give(node, "reduce", {x}, {{"kind", std::string(kind)}, {"axes", axes}, {"keepdims", keeps_axes}});
+  to.give(node, "reduce", {x}, reduction(to, x, kind, axes, keeps_axes));
 }
 
 void pick(Importer& to, const Node& node, const char* op) {

@@ -235,6 +235,15 @@ std::optional<Element> Values::step_axis(const Op& op, int axis) const {
   return Element{std::nullopt, steps->inputs[0], axis < (along < 0 ? along + rank : along) ? axis : axis + 1};
 }
 
+/// The place whose extent a count from 0 goes up to.
+std::optional<Element> Values::counted_axis(const Op& op, int depth) {
+  if (depth >= deepest) return std::nullopt;
+  const Tensor *const first = tensor(op.inputs[0], depth + 1), *const step = tensor(op.inputs[2], depth + 1);
+  if (first == nullptr || step == nullptr || first->item() != 0 || step->item() != 1) return std::nullopt;
+  const auto end = elements(op.inputs[1], depth + 1);
+  return end && end->size() == 1 && end->front().of != no_var ? std::optional(end->front()) : std::nullopt;
+}
+
 /// The place of an input that an axis of an output is; none: the op does not keep it, or may not.
 std::optional<Element> Values::kept_axis(const Op& op, VarId var, int axis, int depth) {
   const std::string& type = op.type;
@@ -267,9 +276,15 @@ std::optional<Element> Values::kept_axis(const Op& op, VarId var, int axis, int 
     return std::cmp_equal(pads.size(), 2 * rank) && none(0) && none(1) ? std::optional(at(axis)) : std::nullopt;
   }
   if (type == "lstm_cell") return axis == 0 ? std::optional(at(0)) : std::nullopt;
-  if (type == "matmul" && program_.var(op.inputs[1]).type.rank() > 2 && axis < rank - 2) return broadcast_axis(op, var, axis, depth);
+  const int second = type == "matmul" ? program_.var(op.inputs[1]).type.rank() : -1;
+  if (second > 2 && axis < rank - 2) return broadcast_axis(op, var, axis, depth);
+  if (second >= 2 && axis == rank - 1) return Element{std::nullopt, op.inputs[1], second - 1};
   if (type == "squeeze") return without(list("axes"));
   if (type == "reduce") return op.attributes.get_or("keepdims", true) ? unless(list("axes")) : without(list("axes"));
+  if (type == "argmax" || type == "argmin") return rank == from ? unless(own) : without(own);
+  if (type == "scatter_elements" || type == "scatter_nd") return at(axis);
+  if (type == "range") return counted_axis(op, depth);
+  if (type == "top_k") return unless({op.attributes.get_or("axis", std::int64_t{-1})});
   if (type == "gather" && rank == from - 1) return without(own);
   if (type == "gather" || type == "split") return rank == from ? unless(own) : std::nullopt;
   if (type == "slice") return unless(list("axes"));

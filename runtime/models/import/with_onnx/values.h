@@ -62,6 +62,7 @@ class Values {
   std::optional<Element> listed_axis(const Op& op, VarId var, int axis, int depth);
   std::optional<Element> reshaped_axis(const Op& op, int axis) const;
   std::optional<Element> step_axis(const Op& op, int axis) const;
+  std::optional<Element> counted_axis(const Op& op, int depth);
   std::optional<Element> kept_axis(const Op& op, VarId var, int axis, int depth);
   std::optional<Tensor> computed(VarId var, int depth);
   std::optional<Tensor> evaluated(VarId var, const Op& op, int depth);

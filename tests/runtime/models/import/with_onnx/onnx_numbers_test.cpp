@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/models/import/onnx.h>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <runtime/models/import/with_onnx/imported.h>
+#include <support/program_runs.h>
+#include <support/random_tensor.h>
+#include <support/same_bits.h>
+
+namespace millrace {
+namespace {
+
+using testing::GraphBuilder, testing::Ints, testing::list, testing::ones, testing::parse, testing::Random, testing::random_tensor,
+    testing::same_bits;
+
+/// The numbers of a nearest Resize of 0, 1, 2 and so on, [1, 1, length], whose length a run knows.
+std::vector<float> nearest(std::int64_t length, const char* coordinates, const char* rounding, float scale, std::int64_t size = 0) {
+  GraphBuilder graph;
+  graph.input("x", {1, 1, -1}).initializer("scales", Tensor::from<float>({1, 1, scale})).initializer("sizes", list({1, 1, size}));
+  graph.output("y");
+  graph.node("Resize", {"x", "", size > 0 ? "" : "scales", size > 0 ? "sizes" : ""}, {"y"})
+      .set("coordinate_transformation_mode", coordinates)
+      .set("nearest_mode", rounding);
+  std::vector<float> x;
+  for (std::int64_t i = 0; i < length; ++i) x.push_back(static_cast<float>(i));
+  return testing::on_cpu(parse(graph, 19), {{"x", Tensor::from(x, DDim{1, 1, length})}})["y"].tensor().to_vector<float>();
+}
+
+TEST_CASE("A nearest Resize divides by scales in f32, and its quotients by sizes are exact") {
+  using Floats = std::vector<float>;
+  // 3 / 0.6f is 5 in f32, and less in f64.
+  CHECK(nearest(7, "asymmetric", "floor", 0.6f) == Floats{0, 1, 3, 5});
+  CHECK(nearest(7, "half_pixel", "round_prefer_floor", 0.7f) == Floats{0, 2, 3, 4});
+  CHECK(nearest(5, "pytorch_half_pixel", "floor", 0.6f) == Floats{0, 2, 3});
+  CHECK(nearest(5, "half_pixel", "round_prefer_ceil", 1.0f, 5) == Floats{0, 1, 2, 3, 4});
+  for (const auto& [length, size] : {std::pair{14, 18}, {21, 27}, {28, 18}, {7, 5}, {5, 7}}) {
+    INFO(length, " to ", size);
+    Floats wanted;
+    for (int i = 0; i < size; ++i) wanted.push_back(static_cast<float>(i * length / size));
+    CHECK(nearest(length, "asymmetric", "floor", 1.0f, size) == wanted);
+  }
+}
+
+TEST_CASE("Products of dequantized factors whose scales have a product that f32 does not hold are those of floats") {
+  const auto product = [](const char* op, float a_scale, float b_scale) {
+    GraphBuilder graph;
+    graph.input("a", op == std::string("MatMul") ? Ints{3, 3} : Ints{3, 1, 3}, onnx::TensorProto::UINT8).output("y");
+    graph.initializer("a_scale", Tensor::scalar(a_scale)).initializer("b_scale", Tensor::scalar(b_scale));
+    graph.initializer("zero", Tensor::scalar(std::uint8_t{3}));
+    graph.initializer("b", Tensor::from(std::vector<std::uint8_t>{2, 5, 4}, op == std::string("MatMul") ? DDim{3, 1} : DDim{1, 1, 3}));
+    graph.node("DequantizeLinear", {"a", "a_scale", "zero"}, {"x"});
+    graph.node("DequantizeLinear", {"b", "b_scale", "zero"}, {"w"});
+    graph.node(op, {"x", "w"}, {"y"});
+    const Tensor a = Tensor::from(std::vector<std::uint8_t>{3, 3, 3, 3, 9, 200, 3, 4, 3}, DDim{3, 3});
+    const Tensor given = op == std::string("MatMul") ? a : a.reshape(DDim{3, 1, 3});
+    return testing::on_cpu(parse(graph), {{"a", given}})["y"].tensor().to_vector<float>();
+  };
+  for (const char* op : {"MatMul", "Conv"}) {
+    INFO(op);
+    const float infinity = std::numeric_limits<float>::infinity();
+    CHECK(product(op, 1e30f, 1e30f) == std::vector<float>{0, infinity, infinity});
+    const std::vector<float> small = product(op, 1e-25f, 1e-20f);
+    CHECK(small[1] == 6e-25f * 2e-20f + 197e-25f * 1e-20f);
+    CHECK(product(op, 0.5f, 0.25f) == std::vector<float>{0, 0.125f * (12 + 197), 0.25f});
+    CHECK(product(op, 0.0f, 0.25f) == std::vector<float>{0, 0, 0});
+  }
+}
+
+TEST_CASE("A transposed convolution whose extents are open gives the places that output_shape asks for, with the bits of known ones") {
+  for (const std::uint64_t seed : testing::seeds(40)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const std::int64_t kernel = random.between(1, 5), stride = random.between(1, 4), dilation = random.between(1, 2);
+    const std::int64_t length = random.between(1, 9), full = (length - 1) * stride + (kernel - 1) * dilation + 1;
+    const std::int64_t out = std::max<std::int64_t>(1, full + random.between(-4, 4));
+    const char* const pads[] = {"NOTSET", "SAME_UPPER", "SAME_LOWER"};
+    const std::string automatic = pads[random.between(0, 2)];
+    const Tensor w = random_tensor(random, {2, 3, kernel}), bias = random_tensor(random, {3}), x = random_tensor(random, {2, 2, length});
+    const auto made = [&](std::int64_t declared) {
+      GraphBuilder graph;
+      graph.input("x", {2, 2, declared}).output("y").initializer("w", w).initializer("b", bias);
+      graph.node("ConvTranspose", {"x", "w", "b"}, {"y"})
+          .set("output_shape", Ints{out})
+          .set("strides", Ints{stride})
+          .set("dilations", Ints{dilation})
+          .set("auto_pad", automatic.c_str());
+      const Program program = parse(graph);
+      CHECK(program.var(program.outputs()[0].var).type.shape == DDim{2, 3, out});
+      return testing::on_cpu(program, {{"x", x}})["y"].tensor().copy_to(CpuPlace{});
+    };
+    CHECK(same_bits(made(-1), made(length)));
+  }
+}
+
+TEST_CASE("A Loop of no trips gives picks of places and greatest elements with the extents of one that has some") {
+  GraphBuilder body;
+  body.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).input("s", {-1, 4});
+  body.output("go").output("next").output("place").output("kept").output("best");
+  body.initializer("two", list({2}));
+  body.node("Tanh", {"s"}, {"next"});
+  body.node("ArgMax", {"next"}, {"place"}).set("axis", 1).set("keepdims", 0);
+  body.node("ArgMin", {"next"}, {"kept"}).set("axis", 1);
+  body.node("TopK", {"next", "two"}, {"best", "places"}).set("axis", 1);
+  GraphBuilder graph;
+  graph.input("x", {-1, 4}).input("n", {}, onnx::TensorProto::INT64).output("y").output("place_all").output("kept_all").output("best_all");
+  graph.node("Loop", {"n", "", "x"}, {"y", "place_all", "kept_all", "best_all"}).set("body", body.graph);
+  const Program program = parse(graph);
+  for (const std::int64_t trips : {0, 3}) {
+    const RunResult result = testing::on_cpu(program, {{"x", ones({5, 4})}, {"n", Tensor::scalar(trips)}});
+    CHECK(result["place_all"].tensor().dims() == DDim{trips, 5});
+    CHECK(result["kept_all"].tensor().dims() == DDim{trips, 5, 1});
+    CHECK(result["best_all"].tensor().dims() == DDim{trips, 5, 2});
+  }
+}
+
+TEST_CASE("A Loop of no trips gives triangles and scattered rows with the batch of its state") {
+  GraphBuilder body;
+  body.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).input("s", {-1, 4});
+  body.output("go").output("next").output("triangle").output("changed");
+  body.initializer("first", Tensor::from(std::vector<std::int64_t>{0}, DDim{1, 1})).initializer("row", ones({1, 4}));
+  body.node("Tanh", {"s"}, {"next"});
+  body.node("Trilu", {"next"}, {"triangle"});
+  body.node("ScatterND", {"triangle", "first", "row"}, {"changed"});
+  GraphBuilder graph;
+  graph.input("x", {-1, 4}).input("n", {}, onnx::TensorProto::INT64).output("y").output("triangles").output("all");
+  graph.node("Loop", {"n", "", "x"}, {"y", "triangles", "all"}).set("body", body.graph);
+  const Program program = parse(graph);
+  for (const std::int64_t trips : {0, 3}) {
+    const RunResult result = testing::on_cpu(program, {{"x", ones({5, 4})}, {"n", Tensor::scalar(trips)}});
+    CHECK(result["triangles"].tensor().dims() == DDim{trips, 5, 4});
+    CHECK(result["all"].tensor().dims() == DDim{trips, 5, 4});
+  }
+}
+
+TEST_CASE("SpaceToDepth takes pictures of any size, and GroupNormalization channels that its scale alone counts") {
+  Random random(3);
+  const Tensor x = random_tensor(random, {2, 4, 4, 6}), scale = random_tensor(random, {4}), bias = random_tensor(random, {4});
+  const auto made = [&](const Ints& declared) {
+    GraphBuilder graph;
+    graph.input("x", declared).output("deep").output("normed").initializer("scale", scale).initializer("bias", bias);
+    graph.node("SpaceToDepth", {"x"}, {"deep"}).set("blocksize", 2);
+    graph.node("GroupNormalization", {"x", "scale", "bias"}, {"normed"}).set("num_groups", 2);
+    const RunResult result = testing::on_cpu(parse(graph, 21), {{"x", x}});
+    return std::pair(result["deep"].tensor().copy_to(CpuPlace{}), result["normed"].tensor().copy_to(CpuPlace{}));
+  };
+  const auto open = made({2, -1, -1, -1}), known = made({2, 4, 4, 6});
+  CHECK(open.first.dims() == DDim{2, 16, 2, 3});
+  CHECK(same_bits(open.first, known.first));
+  CHECK(same_bits(open.second, known.second));
+  GraphBuilder odd;
+  odd.input("x", {1, 1, -1, 6}).output("y").node("SpaceToDepth", {"x"}, {"y"}).set("blocksize", 2);
+  CHECK_THROWS_AS(testing::on_cpu(parse(odd), {{"x", ones({1, 1, 3, 6})}}), Error);
+}
+
+TEST_CASE("ReduceMax and ReduceMin of no elements are the ends of the dtype, and of some what they were") {
+  GraphBuilder graph;
+  graph.input("x", {-1, 2}).input("i", {-1, 1}, onnx::TensorProto::INT64).initializer("axis", list({0}));
+  graph.output("most").output("least").output("most_i").output("least_i");
+  graph.node("ReduceMax", {"x", "axis"}, {"most"}).set("keepdims", 0);
+  graph.node("ReduceMin", {"x", "axis"}, {"least"}).set("keepdims", 0);
+  graph.node("ReduceMax", {"i", "axis"}, {"most_i"}).set("keepdims", 0);
+  graph.node("ReduceMin", {"i", "axis"}, {"least_i"}).set("keepdims", 0);
+  const Program program = parse(graph, 20);
+  const RunResult none = testing::on_cpu(program, {{"x", Tensor(DType::f32, DDim{0, 2})}, {"i", Tensor(DType::i64, DDim{0, 1})}});
+  const float infinity = std::numeric_limits<float>::infinity();
+  CHECK(none["most"].tensor().to_vector<float>() == std::vector<float>{-infinity, -infinity});
+  CHECK(none["least"].tensor().to_vector<float>() == std::vector<float>{infinity, infinity});
+  CHECK(none["most_i"].tensor().to_vector<std::int64_t>() == Ints{std::numeric_limits<std::int64_t>::min()});
+  CHECK(none["least_i"].tensor().to_vector<std::int64_t>() == Ints{std::numeric_limits<std::int64_t>::max()});
+  const RunResult some = testing::on_cpu(
+      program, {{"x", Tensor::from(std::vector<float>{1, 5, 3, 2}, DDim{2, 2})}, {"i", Tensor::from(Ints{4, -4}, DDim{2, 1})}});
+  CHECK(some["most"].tensor().to_vector<float>() == std::vector<float>{3, 5});
+  CHECK(some["least_i"].tensor().to_vector<std::int64_t>() == Ints{-4});
+}
+
+/// The numbers of an equation, over all letters at once in f64. Extents by letter.
+std::vector<double> summed(const std::vector<std::string>& terms, const std::string& output, const std::vector<Tensor>& inputs,
+                           const std::function<std::int64_t(char)>& extent) {
+  std::string letters = output;
+  for (const std::string& term : terms)
+    for (const char letter : term)
+      if (letters.find(letter) == std::string::npos) letters += letter;
+  std::int64_t all = 1, kept = 1;
+  for (const char letter : letters) all *= extent(letter);
+  for (const char letter : output) kept *= extent(letter);
+  std::vector<double> sums(static_cast<std::size_t>(kept), 0);
+  for (std::int64_t i = 0; i < all; ++i) {
+    std::vector<std::int64_t> at(128, 0);
+    std::int64_t rest = i;
+    for (const char letter : letters) {
+      at[static_cast<std::size_t>(letter)] = rest % extent(letter);
+      rest /= extent(letter);
+    }
+    const auto place = [&](const std::string& term) {
+      std::int64_t offset = 0;
+      for (const char letter : term) offset = offset * extent(letter) + at[static_cast<std::size_t>(letter)];
+      return offset;
+    };
+    double product = 1;
+    for (std::size_t k = 0; k < terms.size(); ++k) product *= double{inputs[k].data<float>()[place(terms[k])]};
+    sums[static_cast<std::size_t>(place(output))] += product;
+  }
+  return sums;
+}
+
+TEST_CASE("Einsum of any number of operands gives what its equation sums, in the order of the fewest products") {
+  const auto extent = [](char letter) { return std::int64_t{letter == 'b' ? 7 : letter == 'z' ? 1 : 2 + letter % 3}; };
+  const std::pair<std::vector<std::string>, std::string> equations[] = {
+      {{"bi", "bj", "bk", "ijk"}, "b"},
+      {{"bi", "bj", "ijk"}, "bk"},
+      {{"i", "j", "k"}, "kij"},
+      {{"bi", "bi"}, "bi"},
+      {{"bi", "i"}, "ib"},
+      {{"ij", "jk", "kl", "lm"}, "im"},
+      {{"bz", "zi", "bij"}, "bj"},
+      {{"ij", "kl"}, ""},
+      {{"b", "bi", "i", "bij", "j"}, "b"},
+      {{"i", "i", "i", "i", "i", "i", "i", "i", "ij"}, "j"},
+  };
+  for (const auto& [terms, output] : equations)
+    for (const bool open : {false, true}) {
+      Random random(5);
+      GraphBuilder graph;
+      Feeds feeds;
+      std::vector<Tensor> inputs;
+      std::vector<std::string> names;
+      std::string equation;
+      for (const std::string& term : terms) {
+        Ints dims, declared;
+        for (const char letter : term) dims.push_back(extent(letter));
+        for (const char letter : term) declared.push_back(open && letter == 'b' ? -1 : extent(letter));
+        names.push_back("x" + std::to_string(names.size()));
+        inputs.push_back(random_tensor(random, DDim(dims)));
+        graph.input(names.back(), declared);
+        feeds.emplace(names.back(), inputs.back());
+        equation += (equation.empty() ? "" : ",") + term;
+      }
+      equation += "->" + output;
+      INFO(equation);
+      graph.output("y").node("Einsum", names, {"y"}).set("equation", equation.c_str());
+      const Program program = parse(graph);
+      const Tensor found = testing::on_cpu(program, feeds)["y"].tensor().copy_to(CpuPlace{});
+      const std::vector<double> wanted = summed(terms, output, inputs, extent);
+      REQUIRE(found.elements() == std::ssize(wanted));
+      for (std::int64_t i = 0; i < found.elements(); ++i)
+        CHECK(double{found.data<float>()[i]} == doctest::Approx(wanted[static_cast<std::size_t>(i)]).epsilon(1e-4));
+      if (terms.size() == 4 && output == "b")
+        for (const Op& op : program.block(0).ops) CHECK(program.var(op.outputs[0]).type.rank() < 4);
+    }
+}
+
+}  // namespace
+}  // namespace millrace
