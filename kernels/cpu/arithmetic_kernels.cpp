@@ -20,6 +20,12 @@ HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+/// A function of kernels/activation.h without numbers.
+template <Unary Kind, class D, class V = hn::Vec<D>>
+HWY_INLINE V Function(D d, V x) {
+  return ActivateInline(d, Kind, hn::Zero(d), hn::Zero(d), x);
+}
+
 /// A function of many instructions on some vectors, one after another: its code is there once.
 template <class T>
 HWY_NOINLINE void TakeFunction(ArithmeticStep step, T* values, std::size_t vectors) {
@@ -31,8 +37,20 @@ HWY_NOINLINE void TakeFunction(ArithmeticStep step, T* values, std::size_t vecto
     case ArithmeticStep::exp: return each([d](auto x) HWY_ATTR { return Exp(d, x); });
     case ArithmeticStep::tanh: return each([d](auto x) HWY_ATTR { return Tanh(d, x); });
     case ArithmeticStep::sigmoid: return each([d](auto x) HWY_ATTR { return Sigmoid(d, x); });
+    case ArithmeticStep::gelu: return each([d](auto x) HWY_ATTR { return Function<Unary::gelu>(d, x); });
+    case ArithmeticStep::gelu_tanh: return each([d](auto x) HWY_ATTR { return Function<Unary::gelu_tanh>(d, x); });
+    case ArithmeticStep::mish: return each([d](auto x) HWY_ATTR { return Mish(d, x); });
+    case ArithmeticStep::softplus: return each([d](auto x) HWY_ATTR { return Softplus(d, x); });
     default: return each([d](auto x) HWY_ATTR { return Erf(d, x); });
   }
+}
+
+/// The same with an operand.
+template <class T>
+HWY_NOINLINE void TakeElu(const T* operands, T* values, std::size_t vectors) {
+  const hn::ScalableTag<T> d;
+  for (std::size_t i = 0; i < vectors * hn::Lanes(d); i += hn::Lanes(d))
+    hn::Store(Elu(d, hn::Load(d, values + i), hn::Load(d, operands + i), hn::Set(d, T{1})), d, values + i);
 }
 
 /// v[u] = f(v[u], a[u]) for `Vectors` vectors: the choice of f is made once for all.
@@ -55,6 +73,18 @@ HWY_INLINE void TakeStep(D d, ArithmeticStep step, const V* a, V* v) {
     case ArithmeticStep::before_minimum: return each([](V x, V y) HWY_ATTR { return Minimum(y, x); });
     case ArithmeticStep::maximum: return each([](V x, V y) HWY_ATTR { return Maximum(x, y); });
     case ArithmeticStep::before_maximum: return each([](V x, V y) HWY_ATTR { return Maximum(y, x); });
+    case ArithmeticStep::prelu: return each([d](V x, V y) HWY_ATTR { return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Mul(y, x), x); });
+    case ArithmeticStep::elu: {
+      HWY_ALIGN hn::TFromD<D> operands[static_cast<std::size_t>(Vectors) * hn::MaxLanes(d)];
+      HWY_ALIGN hn::TFromD<D> room[static_cast<std::size_t>(Vectors) * hn::MaxLanes(d)];
+      for (int u = 0; u < Vectors; ++u) {
+        hn::Store(a[u], d, operands + static_cast<std::size_t>(u) * hn::Lanes(d));
+        hn::Store(v[u], d, room + static_cast<std::size_t>(u) * hn::Lanes(d));
+      }
+      TakeElu(operands, room, Vectors);
+      for (int u = 0; u < Vectors; ++u) v[u] = hn::Load(d, room + static_cast<std::size_t>(u) * hn::Lanes(d));
+      return;
+    }
     case ArithmeticStep::square: return alone([](V x) HWY_ATTR { return hn::Mul(x, x); });
     case ArithmeticStep::relu: return alone([d](V x) HWY_ATTR { return KeepNaN(d, x, hn::Max(x, hn::Zero(d))); });
     case ArithmeticStep::sqrt: return alone([](V x) HWY_ATTR { return hn::Sqrt(x); });
@@ -62,10 +92,15 @@ HWY_INLINE void TakeStep(D d, ArithmeticStep step, const V* a, V* v) {
     case ArithmeticStep::abs: return alone([](V x) HWY_ATTR { return hn::Abs(x); });
     case ArithmeticStep::round: return alone([](V x) HWY_ATTR { return hn::CopySign(hn::Round(x), x); });
     case ArithmeticStep::reciprocal: return alone([d](V x) HWY_ATTR { return hn::Div(hn::Set(d, hn::TFromD<D>{1}), x); });
+    case ArithmeticStep::hard_swish: return alone([d](V x) HWY_ATTR { return Function<Unary::hard_swish>(d, x); });
     case ArithmeticStep::exp:
     case ArithmeticStep::tanh:
     case ArithmeticStep::sigmoid:
-    case ArithmeticStep::erf: {
+    case ArithmeticStep::erf:
+    case ArithmeticStep::gelu:
+    case ArithmeticStep::gelu_tanh:
+    case ArithmeticStep::mish:
+    case ArithmeticStep::softplus: {
       HWY_ALIGN hn::TFromD<D> room[static_cast<std::size_t>(Vectors) * hn::MaxLanes(d)];
       for (int u = 0; u < Vectors; ++u) hn::Store(v[u], d, room + static_cast<std::size_t>(u) * hn::Lanes(d));
       TakeFunction(step, room, Vectors);
@@ -150,12 +185,12 @@ struct Row {
       TakeStep<Vectors>(d, call.steps[s], a, v);
     }
   }
-  /// `Vectors` whole vectors from element `i` on. The last of a row overlaps the one before it.
+  /// `Vectors` whole vectors from element `i` on, none behind element `last`: the last of a row overlaps the one before it.
   template <int Vectors>
-  HWY_INLINE void whole(std::int64_t i, void* out) const {
+  HWY_INLINE void whole(std::int64_t i, std::int64_t last, void* out) const {
     const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
     std::int64_t places[Vectors];
-    for (int u = 0; u < Vectors; ++u) places[u] = std::min(i + u * lanes, call.count - lanes);
+    for (int u = 0; u < Vectors; ++u) places[u] = std::min(i + u * lanes, last);
     V v[Vectors];
     run<Vectors>(v, [&](int k, V* to) HWY_ATTR {
       if (call.inputs[k].repeats) {
@@ -170,7 +205,8 @@ struct Row {
       if (call.to != DType::f32) return StoreAs<Vectors>(d, call.to, v, places, out);
     for (int u = 0; u < Vectors; ++u) hn::StoreU(v[u], d, static_cast<T*>(out) + places[u]);
   }
-  HWY_INLINE void some(std::size_t count, void* out) const {
+  /// `count` elements from element `begin` on, less than a vector.
+  HWY_INLINE void some(std::int64_t begin, std::size_t count, void* out) const {
     constexpr std::int64_t first = 0;
     V v[1];
     run<1>(v, [&](int k, V* to) HWY_ATTR {
@@ -181,10 +217,10 @@ struct Row {
       if constexpr (std::is_same_v<T, float>)
         if (k == 0 && is_whole()) {
           std::uint8_t bytes[most_lanes * sizeof(float)] = {};
-          std::memcpy(bytes, x, count * size_of(call.from));
+          std::memcpy(bytes, x + static_cast<std::size_t>(begin) * size_of(call.from), count * size_of(call.from));
           return LoadAs<1>(d, call.from, bytes, &first, to);
         }
-      *to = LoadSome(d, from[k], count);
+      *to = LoadSome(d, from[k] + begin, count);
     });
     if constexpr (std::is_same_v<T, float>)
       if (call.to != DType::f32) {
@@ -206,23 +242,24 @@ HWY_INLINE void RunRows(const ArithmeticCall<T>& call) {
   constexpr int many = 8, some = 4;
   Row<T> row(call);
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(row.d));
+  // In its own place an element is read once: no vector overlaps another.
+  const std::int64_t apart = call.in_place ? call.count % lanes : call.count < lanes ? call.count : 0;
+  const std::int64_t whole = call.count - apart;
   for (std::int64_t r = 0; r < call.rows; ++r) {
-    void* out = reinterpret_cast<std::uint8_t*>(call.out) + r * call.out_row * static_cast<std::int64_t>(size_of(call.to));
+    auto* const out = reinterpret_cast<std::uint8_t*>(call.out) + r * call.out_row * static_cast<std::int64_t>(size_of(call.to));
     row.start(r);
-    if (call.count < lanes) {
-      row.some(static_cast<std::size_t>(call.count), out);
-      continue;
-    }
+    if (apart > 0) row.some(whole, static_cast<std::size_t>(apart), out + whole * static_cast<std::int64_t>(size_of(call.to)));
+    if (whole == 0) continue;
     std::int64_t i = 0;
-    for (; i + (many - 1) * lanes < call.count; i += many * lanes) row.template whole<many>(i, out);
-    for (; i + (some - 1) * lanes < call.count; i += some * lanes) row.template whole<some>(i, out);
-    if (i >= call.count) continue;
-    if (i + 2 * lanes < call.count)
-      row.template whole<3>(i, out);
-    else if (i + lanes < call.count)
-      row.template whole<2>(i, out);
+    for (; i + (many - 1) * lanes < whole; i += many * lanes) row.template whole<many>(i, whole - lanes, out);
+    for (; i + (some - 1) * lanes < whole; i += some * lanes) row.template whole<some>(i, whole - lanes, out);
+    if (i >= whole) continue;
+    if (i + 2 * lanes < whole)
+      row.template whole<3>(i, whole - lanes, out);
+    else if (i + lanes < whole)
+      row.template whole<2>(i, whole - lanes, out);
     else
-      row.template whole<1>(i, out);
+      row.template whole<1>(i, whole - lanes, out);
   }
 }
 

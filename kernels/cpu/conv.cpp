@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <millrace/kernels/cpu/conv_kernels.h>
+#include <millrace/kernels/cpu/conv_steps.h>
 #include <millrace/kernels/cpu/depthwise_kernels.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
 #include <millrace/kernels/cpu/pad.h>
@@ -58,9 +59,9 @@ struct Planes {
 template <class T>
 class Group {
  public:
-  Group(const ConvDesc& desc, const DDim& x_dims, const Planes<T>& planes, const Tensor& weights, const Tensor& out, std::int64_t group,
-        const ConvTaps* taps)
-      : desc_(desc), width_(panel_vectors * gemm_kernels().lanes<T>()), units_(weights.dim(0) / desc.groups) {
+  Group(const ConvDesc& desc, const DDim& x_dims, const Planes<T>& planes, const Tensor& weights, const ConvSteps& steps, const Tensor& out,
+        std::int64_t group, const ConvTaps* taps)
+      : desc_(desc), finish_(steps, out), width_(panel_vectors * gemm_kernels().lanes<T>()), units_(weights.dim(0) / desc.groups) {
     const int spatial = static_cast<int>(desc.axes.size());
     k_ = weights.elements() / std::max<std::int64_t>(1, weights.dim(0));
     weights_ = static_cast<const T*>(weights.raw()) + group * units_ * k_;
@@ -220,6 +221,12 @@ class Group {
       if (waiting.bias != nullptr) one.bias = waiting.bias + part.first;
       one.out = waiting.out + part.first * places_;
       conv_panel(one);
+    }
+    for (auto at = stores.stores.begin(); waiting.panels > 0 && at != stores.stores.end();) {
+      const std::int64_t to = at->to;
+      std::int64_t count = 0;
+      while (at != stores.stores.end() && at->to == to + count) count += at++->count;
+      finish_.run(waiting.out + to, first_unit_, units_, places_, count);
     }
     waiting.panels = 0;
     stores.clear();
@@ -383,6 +390,7 @@ class Group {
   }
 
   const ConvDesc& desc_;
+  ConvFinish<T> finish_;
   std::int64_t width_;  // places of a panel
   std::int64_t units_;  // output channels
   std::int64_t k_ = 0, first_unit_ = 0, places_ = 1, images_ = 0, out_image_ = 0, plane_image_ = 0;
@@ -414,10 +422,10 @@ bool all_finite(const T* x, std::int64_t count) {
 
 template <class T>
 void run_groups(const ConvDesc& desc, const DDim& x_dims, const Planes<T>& planes, const Tensor& weights, const Tensor* bias,
-                const Tensor& out, ThreadTeam& team, const ConvTaps* taps) {
+                const ConvSteps& steps, const Tensor& out, ThreadTeam& team, const ConvTaps* taps) {
   if (taps != nullptr && !all_finite(planes.first, planes.elements)) taps = nullptr;  // zero times infinity is NaN
   for (std::int64_t index = 0; index < desc.groups; ++index) {
-    const Group<T> group(desc, x_dims, planes, weights, out, index, taps);
+    const Group<T> group(desc, x_dims, planes, weights, steps, out, index, taps);
     const std::int64_t grain = std::max<std::int64_t>(1, thread_work / std::max<std::int64_t>(1, group.work()));
     team.parallel(group.panels(), grain, [&](std::int64_t first, std::int64_t last) {
       const auto room =
@@ -510,16 +518,16 @@ class PhaseSplit {
 };
 
 template <class T>
-void run_type(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const Tensor& out,
-              ThreadTeam& team, const ConvTaps* taps) {
+void run_type(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const ConvSteps& steps,
+              const Tensor& out, ThreadTeam& team, const ConvTaps* taps) {
   const PaddedPlanes form(desc, x.dims(), weights.dims());
   if (room == nullptr)
-    return run_groups<T>(desc, x.dims(), {static_cast<const T*>(x.raw()), x.elements(), form}, weights, bias, out, team, taps);
+    return run_groups<T>(desc, x.dims(), {static_cast<const T*>(x.raw()), x.elements(), form}, weights, bias, steps, out, team, taps);
   if (form.split)
     PhaseSplit<T>(desc, form, x).run(static_cast<T*>(room->raw_mutable()), team);
   else
     pad_planes<T>(desc, form, x, *room, team);
-  run_groups<T>(desc, x.dims(), {static_cast<const T*>(room->raw()), form.elements, form}, weights, bias, out, team, taps);
+  run_groups<T>(desc, x.dims(), {static_cast<const T*>(room->raw()), form.elements, form}, weights, bias, steps, out, team, taps);
 }
 
 }  // namespace
@@ -560,11 +568,11 @@ PaddedPlanes::PaddedPlanes(const ConvDesc& desc, const DDim& dims, const DDim& w
   elements = checked_add(first, checked_add(step, behind));
 }
 
-void conv(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const Tensor& out,
-          ThreadTeam& team, const ConvTaps* taps) {
+void conv(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const ConvSteps& steps,
+          const Tensor& out, ThreadTeam& team, const ConvTaps* taps) {
   if (out.elements() == 0) return;
-  if (x.dtype() == DType::f64) return run_type<double>(desc, x, room, weights, bias, out, team, taps);
-  run_type<float>(desc, x, room, weights, bias, out, team, taps);
+  if (x.dtype() == DType::f64) return run_type<double>(desc, x, room, weights, bias, steps, out, team, taps);
+  run_type<float>(desc, x, room, weights, bias, steps, out, team, taps);
 }
 
 template <class T>

@@ -8,6 +8,7 @@
 
 #include <millrace/kernels/cpu/conv.h>
 #include <millrace/kernels/cpu/conv_kernels.h>
+#include <millrace/kernels/cpu/conv_steps.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
 #include <millrace/kernels/cpu/winograd_kernels.h>
 
@@ -24,8 +25,13 @@ constexpr std::int64_t thread_work = 1 << 18;
 /// Output rows in groups of `winograd_rows`. The places of several groups lie side by side.
 class Convolution {
  public:
-  Convolution(const ConvDesc& desc, const Tensor& x, const WinogradWeights& weights, const Tensor* bias, const Tensor& out)
-      : desc_(desc), x_(x), weights_(static_cast<const float*>(weights.transformed.raw())), out_(static_cast<float*>(out.raw_mutable())) {
+  Convolution(const ConvDesc& desc, const Tensor& x, const WinogradWeights& weights, const Tensor* bias, const ConvSteps& steps,
+              const Tensor& out)
+      : desc_(desc),
+        finish_(steps, out),
+        x_(x),
+        weights_(static_cast<const float*>(weights.transformed.raw())),
+        out_(static_cast<float*>(out.raw_mutable())) {
     if (bias != nullptr) bias_ = static_cast<const float*>(bias->raw());
     channels_ = x.dim(1);
     units_ = out.dim(1);
@@ -156,12 +162,15 @@ class Convolution {
       call.rows = rows_ - row;
       call.to = out_ + (part.image * units_ * rows_ + row) * places_ + part.place + from - group * wide_;
       winograd_give(call);
+      for (std::int64_t i = 0; i < std::min<std::int64_t>(winograd_rows, call.rows); ++i)
+        finish_.run(call.to + i * places_, 0, units_, call.unit_stride, call.count);
     }
   }
 
   std::int64_t before() const { return desc_.axes[1].before; }
 
   const ConvDesc& desc_;
+  ConvFinish<float> finish_;
   const Tensor& x_;
   const float* weights_;
   const float* bias_ = nullptr;
@@ -181,23 +190,27 @@ class Convolution {
   std::vector<std::atomic<bool>> odd_;
 };
 
-void by_dot_products(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out,
-                     const KernelContext& context) {
-  if (!needs_planes(desc)) return conv(desc, x, nullptr, weights, bias, out, context.team());
+void by_dot_products(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const ConvSteps& steps,
+                     const Tensor& out, const KernelContext& context) {
+  if (!needs_planes(desc)) return conv(desc, x, nullptr, weights, bias, steps, out, context.team());
   const Tensor room(DType::f32, DDim{PaddedPlanes(desc, x.dims(), weights.dims()).elements}, context.workspace());
   room.storage()->mark_written();
-  conv(desc, x, &room, weights, bias, out, context.team());
+  conv(desc, x, &room, weights, bias, steps, out, context.team());
 }
 
 }  // namespace
 
-void conv(const ConvDesc& desc, const Tensor& x, const WinogradWeights& weights, const Tensor* bias, const Tensor& out,
-          const KernelContext& context) {
+void conv(const ConvDesc& desc, const Tensor& x, const WinogradWeights& weights, const Tensor* bias, const ConvSteps& steps,
+          const Tensor& out, const KernelContext& context) {
   if (out.elements() == 0) return;
   constexpr std::int64_t least_rows = 3;  // fewer are multiplied as often as by dot products
-  if (out.dim(2) < least_rows) return by_dot_products(desc, x, weights.weights, bias, out, context);
-  for (const std::int64_t image : Convolution(desc, x, weights, bias, out).run(context))
-    by_dot_products(desc, x.rows(image, image + 1), weights.weights, bias, out.rows(image, image + 1), context);
+  if (out.dim(2) < least_rows) return by_dot_products(desc, x, weights.weights, bias, steps, out, context);
+  for (const std::int64_t image : Convolution(desc, x, weights, bias, steps, out).run(context)) {
+    ConvSteps own = steps;
+    for (std::optional<Tensor>& operand : own.operands)
+      if (operand && operand->rank() > 1) operand = operand->rows(image, image + 1);
+    by_dot_products(desc, x.rows(image, image + 1), weights.weights, bias, own, out.rows(image, image + 1), context);
+  }
 }
 
 }  // namespace millrace::cpu
