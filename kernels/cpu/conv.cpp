@@ -72,17 +72,23 @@ class Group {
     out_image_ = out.dim(1) * places_;
     images_ = out.dim(0);
     for (int axis = 0; axis < spatial; ++axis) steps_.push_back(planes.form.strides[2 + axis]);
+    // Rows of the output that adjoin, as their places in the plane do, are one row: no panel ends with one.
+    while (extents_.size() > 1 && steps_.end()[-2] == extents_.back() * steps_.back()) {
+      extents_.end()[-2] *= extents_.back();
+      steps_.end()[-2] = steps_.back();
+      extents_.pop_back();
+      steps_.pop_back();
+    }
     plane_image_ = planes.form.strides[0];
     x_ = planes.first + group * weights.dim(1) * planes.form.strides[1];
     find_offsets(planes.form, weights);
     if (taps != nullptr) take_parts(*taps);
     std::int64_t last = 0;
-    for (int axis = 0; axis < spatial; ++axis)
-      last += (extents_[static_cast<std::size_t>(axis)] - 1) * steps_[static_cast<std::size_t>(axis)];
+    for (std::size_t axis = 0; axis < extents_.size(); ++axis) last += (extents_[axis] - 1) * steps_[axis];
     between_ = last + 1;
     together_ = std::max<std::int64_t>(1, near_bytes / std::max<std::int64_t>(1, k_ * width_ * static_cast<std::int64_t>(sizeof(T))));
     adjoining_ = between_ <= most_between * places_ && between_ >= width_ && rises();
-    if (adjoining_ && spatial == 2 && weights.dim(2) > 1 && parts_.empty()) find_seen(x_dims[2], weights);
+    if (adjoining_ && spatial == 2 && extents_.size() == 2 && weights.dim(2) > 1 && parts_.empty()) find_seen(x_dims[2], weights);
   }
 
   std::int64_t panels() const {

@@ -50,8 +50,6 @@ constexpr OneSide functions_alone[] = {{"relu", ArithmeticStep::relu},
                                        {"reciprocal", ArithmeticStep::reciprocal},
                                        {"round", ArithmeticStep::round},
                                        {"hard_swish", ArithmeticStep::hard_swish},
-                                       {"gelu", ArithmeticStep::gelu},
-                                       {"gelu_tanh", ArithmeticStep::gelu_tanh},
                                        {"mish", ArithmeticStep::mish},
                                        {"softplus", ArithmeticStep::softplus},
                                        {"exp", ArithmeticStep::exp},
@@ -120,6 +118,10 @@ class Joiner {
     if (op.type == "prelu" && type(op.inputs[0]) == type(op.outputs[0]))
       return extended(at, op.inputs[0], {{ArithmeticStep::prelu, op.inputs[1]}});
     if (op.type == "hard_sigmoid") return hard_sigmoid(at);
+    if (op.type == "gelu") {
+      const bool exact = op.attributes.get_or("approximate", std::string("none")) == "none";
+      return extended(at, op.inputs[0], {{exact ? ArithmeticStep::gelu : ArithmeticStep::gelu_tanh}});
+    }
     for (const OneSide& each : functions_alone)
       if (op.type == each.op) return extended(at, op.inputs[0], {{each.step}});
     if (op.type == "clip") return clipped(at);

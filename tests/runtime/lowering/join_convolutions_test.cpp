@@ -74,6 +74,7 @@ TEST_CASE("a convolution takes the function that alone reads it, with numbers an
   CHECK(behind("hard_sigmoid") == Words{"conv1d_arithmetic mul add maximum minimum"});
   CHECK(behind("hard_sigmoid", {{"alpha", 0.0}}).back() == "hard_sigmoid ");
   CHECK(behind("gelu") == Words{"conv1d_arithmetic gelu"});
+  CHECK(behind("gelu", {{"approximate", std::string("tanh")}}) == Words{"conv1d_arithmetic gelu_tanh"});
   CHECK(behind("relu") == Words{"conv1d_arithmetic relu"});
   CHECK(joined(program_of([&](Var x) { return call1("clip", {causal(random, x, 7), constant(0.0f), constant(6.0f)}); })) ==
         Words{"conv1d_arithmetic maximum minimum"});
