@@ -185,12 +185,13 @@ struct Row {
       TakeStep<Vectors>(d, call.steps[s], a, v);
     }
   }
-  /// `Vectors` whole vectors from element `i` on, none behind element `last`: the last of a row overlaps the one before it.
-  template <int Vectors>
+  /// `Vectors` whole vectors from element `i` on. Unless all of them are `Inside` the row, the last begins at element `last` at most, and overlaps the one
+  /// before it.
+  template <int Vectors, bool Inside>
   HWY_INLINE void whole(std::int64_t i, std::int64_t last, void* out) const {
     const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
     std::int64_t places[Vectors];
-    for (int u = 0; u < Vectors; ++u) places[u] = std::min(i + u * lanes, last);
+    for (int u = 0; u < Vectors; ++u) places[u] = Inside ? i + u * lanes : std::min(i + u * lanes, last);
     V v[Vectors];
     run<Vectors>(v, [&](int k, V* to) HWY_ATTR {
       if (call.inputs[k].repeats) {
@@ -250,16 +251,19 @@ HWY_INLINE void RunRows(const ArithmeticCall<T>& call) {
     row.start(r);
     if (apart > 0) row.some(whole, static_cast<std::size_t>(apart), out + whole * static_cast<std::int64_t>(size_of(call.to)));
     if (whole == 0) continue;
+    const std::int64_t last = whole - lanes;
     std::int64_t i = 0;
-    for (; i + (many - 1) * lanes < whole; i += many * lanes) row.template whole<many>(i, whole - lanes, out);
-    for (; i + (some - 1) * lanes < whole; i += some * lanes) row.template whole<some>(i, whole - lanes, out);
+    for (; i + many * lanes <= whole; i += many * lanes) row.template whole<many, true>(i, last, out);
+    for (; i + some * lanes <= whole; i += some * lanes) row.template whole<some, true>(i, last, out);
     if (i >= whole) continue;
-    if (i + 2 * lanes < whole)
-      row.template whole<3>(i, whole - lanes, out);
+    if (i + 3 * lanes < whole)
+      row.template whole<4, false>(i, last, out);
+    else if (i + 2 * lanes < whole)
+      row.template whole<3, false>(i, last, out);
     else if (i + lanes < whole)
-      row.template whole<2>(i, whole - lanes, out);
+      row.template whole<2, false>(i, last, out);
     else
-      row.template whole<1>(i, whole - lanes, out);
+      row.template whole<1, false>(i, last, out);
   }
 }
 
