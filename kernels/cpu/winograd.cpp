@@ -100,7 +100,7 @@ class Convolution {
     // A panel begins at a place of the output, wherever the one before it ended.
     for (std::int64_t place = 0; place < part.count * wide_;) {
       const std::int64_t left = ((part.count - 1) * wide_ + part.places - place) * panel_vectors;
-      if (left <= 0) return;
+      if (left <= 0) break;
       call.vectors = left <= panel_ ? 1 : left <= 2 * panel_ ? 2 : static_cast<int>(panel_vectors);
       for (int j = 0; j < winograd_sums; ++j) {
         call.x = planes + j * channels_ * plane_ + place;
@@ -112,6 +112,16 @@ class Convolution {
       place += panel_;
       if (place % wide_ >= part.places) place += wide_ - place % wide_;
     }
+    take_steps(part);
+  }
+
+  /// The arithmetic behind a part: rows of it that adjoin are one.
+  void take_steps(const Part& part) const {
+    const std::int64_t first = part.first * winograd_rows, rows = std::min(part.count * winograd_rows, rows_ - first);
+    const bool adjoin = part.places == places_;
+    for (std::int64_t row = 0; row < (adjoin ? 1 : rows); ++row)
+      finish_.run(out_ + (part.image * units_ * rows_ + first + row) * places_ + part.place, 0, units_, rows_ * places_,
+                  adjoin ? rows * places_ : part.places);
   }
 
   /// The rows of x that a part sees, transformed. False where an element is beyond 2^60, infinite or NaN.
@@ -162,8 +172,6 @@ class Convolution {
       call.rows = rows_ - row;
       call.to = out_ + (part.image * units_ * rows_ + row) * places_ + part.place + from - group * wide_;
       winograd_give(call);
-      for (std::int64_t i = 0; i < std::min<std::int64_t>(winograd_rows, call.rows); ++i)
-        finish_.run(call.to + i * places_, 0, units_, call.unit_stride, call.count);
     }
   }
 
