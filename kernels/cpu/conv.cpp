@@ -33,6 +33,9 @@ constexpr std::int64_t copied_units = 9;
 /// Of panels that are computed together; they stay in the first cache.
 constexpr std::int64_t near_bytes = 16 << 10;
 
+/// Of results that wait for their arithmetic: long rows, which stay in the second cache.
+constexpr std::int64_t left_bytes = 128 << 10;
+
 struct alignas(64) CacheLine {
   std::byte bytes[64];
 };
@@ -160,6 +163,7 @@ class Group {
       stores.add(segments, width_);
     }
     finish(call, stores);
+    take_steps(stores);
   }
 
  private:
@@ -210,7 +214,27 @@ class Group {
       stores.clear();
       begins.resize(1);
     }
+
+    std::vector<PlaceRun> written;  // runs of places whose results wait for their arithmetic
+    std::int64_t left = 0;          // such places
+    /// The places of the stores wait.
+    void leave() {
+      for (const PlaceStore& store : stores) {
+        left += store.count;
+        if (!written.empty() && written.back().start + written.back().count == store.to)
+          written.back().count += store.count;
+        else
+          written.push_back({0, store.to, store.count});
+      }
+    }
   };
+  /// The arithmetic of results that wait for it.
+  void take_steps(Stores& stores) const {
+    for (const PlaceRun& run : stores.written)
+      finish_.run(out_ + first_unit_ * places_ + run.start, first_unit_, units_, places_, run.count);
+    stores.written.clear();
+    stores.left = 0;
+  }
   void finish(ConvCall<T>& waiting, Stores& stores) const {
     waiting.stores = stores.stores.data();
     waiting.begins = stores.begins.data();
@@ -228,12 +252,8 @@ class Group {
       one.out = waiting.out + part.first * places_;
       conv_panel(one);
     }
-    for (auto at = stores.stores.begin(); waiting.panels > 0 && at != stores.stores.end();) {
-      const std::int64_t to = at->to;
-      std::int64_t count = 0;
-      while (at != stores.stores.end() && at->to == to + count) count += at++->count;
-      finish_.run(waiting.out + to, first_unit_, units_, places_, count);
-    }
+    if (waiting.panels > 0 && !finish_.empty()) stores.leave();
+    if (stores.left * units_ * static_cast<std::int64_t>(sizeof(T)) >= left_bytes) take_steps(stores);
     waiting.panels = 0;
     stores.clear();
   }

@@ -28,9 +28,11 @@ class ConvFinish {
     }
   }
 
+  bool empty() const { return call_.step_count == 0; }
+
   /// `count` results side by side of each of `units` units from `unit` on: at `first`, and of each next unit `stride` elements on.
   void run(T* first, std::int64_t unit, std::int64_t units, std::int64_t stride, std::int64_t count) const {
-    if (call_.step_count == 0) return;
+    if (empty()) return;
     ArithmeticCall<T> call = call_;
     call.inputs[0] = {first, stride, false};
     for (std::int64_t i = 1; i < call.input_count; ++i) {
