@@ -15,7 +15,8 @@ namespace millrace {
 ///
 ///   add mul minimum maximum sub div    v ∘ a
 ///   from into before_minimum before_maximum      a − v, a / v, minimum(a, v), maximum(a, v)
-///   square relu sqrt neg abs reciprocal round exp tanh sigmoid erf     of v alone
+///   prelu elu                          v for v ≥ 0, else a·v, a·expm1(v)
+///   square relu sqrt neg abs reciprocal round hard_swish exp tanh sigmoid erf gelu gelu_tanh mish softplus     of v alone
 enum class ArithmeticStep : std::uint8_t {
   add,
   sub,
@@ -27,6 +28,8 @@ enum class ArithmeticStep : std::uint8_t {
   before_minimum,
   maximum,
   before_maximum,
+  prelu,
+  elu,
   square,
   relu,
   sqrt,
@@ -34,17 +37,22 @@ enum class ArithmeticStep : std::uint8_t {
   abs,
   reciprocal,
   round,
+  hard_swish,
   exp,
   tanh,
   sigmoid,
-  erf
+  erf,
+  gelu,
+  gelu_tanh,
+  mish,
+  softplus
 };
 
 /// Whether the step takes an operand.
 constexpr bool has_operand(ArithmeticStep step) { return step < ArithmeticStep::square; }
 
 /// Whether the step takes as long as many others.
-constexpr bool is_heavy(ArithmeticStep step) { return step >= ArithmeticStep::exp; }
+constexpr bool is_heavy(ArithmeticStep step) { return step >= ArithmeticStep::exp || step == ArithmeticStep::elu; }
 
 /// Operands that one formula takes, at most.
 inline constexpr std::size_t most_operands = 9;

@@ -2,6 +2,8 @@
 #include <millrace/kernels/conv.h>
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -9,6 +11,7 @@
 #include <millrace/kernels/cpu/depthwise.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/conv_dims.h>
+#include <millrace/kernels/internal/conv_steps.h>
 #include <millrace/kernels/internal/row_major.h>
 #include <millrace/tensor/checked.h>
 #include <millrace/tensor/launch.h>
@@ -57,6 +60,45 @@ int idle_axis(const ConvDesc& desc, const Tensor& x, const Tensor& weights) {
   return -1;
 }
 
+/// `steps` fit (internal/conv_steps.h).
+Tensor run_conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream,
+                const std::shared_ptr<const ConvTaps>& taps, ConvSteps steps, const DDim& dims) {
+  if (const int axis = idle_axis(desc, x, weights); axis >= 0) {  // rows of one element would leave vectors empty
+    ConvDesc others = desc;
+    others.axes.erase(others.axes.begin() + (axis - 2));
+    for (std::optional<Tensor>& operand : steps.operands)
+      if (operand && operand->dims() == dims) operand = operand->select(axis, 0);
+    return run_conv(others, x.select(axis, 0), weights.select(axis, 0), bias, stream, taps, std::move(steps), dims.erased(axis))
+        .reshape(dims);
+  }
+  Tensor out(x.dtype(), dims, stream.memory());
+  const Tensor rows = weights.is_contiguous() ? weights : internal::row_major("conv", weights, stream);
+  const bool has_bias = bias != nullptr;
+  const Tensor addend = has_bias ? (bias->is_contiguous() ? *bias : internal::row_major("conv", *bias, stream)) : rows;
+  const auto start = [&](const Tensor& read, auto kernel) {
+    internal::check_device_places("conv", stream, {&read, &rows, &addend, &out});
+    TensorRefs<3 + most_operands> reads{&read, &rows, &addend};
+    for (std::size_t i = 0; i < steps.operands.size(); ++i)
+      if (steps.operands[i]) reads[i + 3] = &*steps.operands[i];
+    launch(reads, TensorRefs<1>{&out}, std::move(kernel), stream);
+    return out;
+  };
+  if (cpu::is_depthwise(desc, weights))
+    return start(x, [=](KernelContext& context) { cpu::depthwise(desc, x, rows, has_bias ? &addend : nullptr, steps, out, context); });
+  if (out.elements() == 0) return start(x, [](ThreadTeam&) {});
+  if (!cpu::needs_planes(desc)) {
+    const Tensor own = x.is_contiguous() ? x : internal::row_major("conv", x, stream);
+    return start(
+        own, [=](ThreadTeam& team) { cpu::conv(desc, own, nullptr, rows, has_bias ? &addend : nullptr, steps, out, team, taps.get()); });
+  }
+  const cpu::PaddedPlanes planes(desc, x.dims(), rows.dims());
+  const Tensor own = !planes.split || x.is_contiguous() ? x : internal::row_major("conv", x, stream);
+  const Tensor room(x.dtype(), DDim{planes.elements}, stream.memory());
+  room.storage()->mark_written();
+  return start(own,
+               [=](ThreadTeam& team) { cpu::conv(desc, own, &room, rows, has_bias ? &addend : nullptr, steps, out, team, taps.get()); });
+}
+
 }  // namespace
 
 std::shared_ptr<const ConvTaps> find_taps(const ConvDesc& desc, const Tensor& weights) {
@@ -68,35 +110,18 @@ std::shared_ptr<const ConvTaps> find_taps(const ConvDesc& desc, const Tensor& we
   return weights.dtype() == DType::f32 ? cpu::find_taps<float>(desc, given) : nullptr;
 }
 
+Tensor take_steps(const ConvSteps& steps, const Tensor& made, StreamRef stream) {
+  std::array<const Tensor*, most_operands> operands{};
+  for (std::size_t i = 0; i < steps.operands.size(); ++i) operands[i] = steps.operands[i] ? &*steps.operands[i] : &made;
+  return arithmetic(steps.steps, made, std::span(operands).first(steps.operands.size()), stream);
+}
+
 Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream,
-            const std::shared_ptr<const ConvTaps>& taps) {
+            const std::shared_ptr<const ConvTaps>& taps, const ConvSteps& steps) {
   const DDim dims = internal::conv_dims(desc, x, weights, bias, stream);
-  if (const int axis = idle_axis(desc, x, weights); axis >= 0) {  // rows of one element would leave vectors empty
-    ConvDesc others = desc;
-    others.axes.erase(others.axes.begin() + (axis - 2));
-    return conv(others, x.select(axis, 0), weights.select(axis, 0), bias, stream, taps).reshape(dims);
-  }
-  Tensor out(x.dtype(), dims, stream.memory());
-  const Tensor rows = weights.is_contiguous() ? weights : internal::row_major("conv", weights, stream);
-  const bool has_bias = bias != nullptr;
-  const Tensor addend = has_bias ? (bias->is_contiguous() ? *bias : internal::row_major("conv", *bias, stream)) : rows;
-  const auto start = [&](const Tensor& read, auto kernel) {
-    internal::check_device_places("conv", stream, {&read, &rows, &addend, &out});
-    launch(TensorRefs<3>{&read, &rows, &addend}, TensorRefs<1>{&out}, std::move(kernel), stream);
-    return out;
-  };
-  if (cpu::is_depthwise(desc, weights))
-    return start(x, [=](KernelContext& context) { cpu::depthwise(desc, x, rows, has_bias ? &addend : nullptr, out, context); });
-  if (out.elements() == 0) return start(x, [](ThreadTeam&) {});
-  if (!cpu::needs_planes(desc)) {
-    const Tensor own = x.is_contiguous() ? x : internal::row_major("conv", x, stream);
-    return start(own, [=](ThreadTeam& team) { cpu::conv(desc, own, nullptr, rows, has_bias ? &addend : nullptr, out, team, taps.get()); });
-  }
-  const cpu::PaddedPlanes planes(desc, x.dims(), rows.dims());
-  const Tensor own = !planes.split || x.is_contiguous() ? x : internal::row_major("conv", x, stream);
-  const Tensor room(x.dtype(), DDim{planes.elements}, stream.memory());
-  room.storage()->mark_written();
-  return start(own, [=](ThreadTeam& team) { cpu::conv(desc, own, &room, rows, has_bias ? &addend : nullptr, out, team, taps.get()); });
+  if (std::optional<ConvSteps> fits = internal::fitted_steps(steps, x.dtype(), dims, stream))
+    return run_conv(desc, x, weights, bias, stream, taps, std::move(*fits), dims);
+  return take_steps(steps, run_conv(desc, x, weights, bias, stream, taps, {}, dims), stream);
 }
 
 }  // namespace millrace

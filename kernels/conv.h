@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include <millrace/kernels/arithmetic.h>
 #include <millrace/tensor/stream.h>
 #include <millrace/tensor/tensor.h>
 
@@ -42,10 +44,20 @@ struct ConvTaps {
 /// Null where that would save little. For weights that are read often.
 std::shared_ptr<const ConvTaps> find_taps(const ConvDesc& desc, const Tensor& weights);
 
+/// Arithmetic on the results of a convolution, as kernels/arithmetic.h has it, behind bias and relu.
+struct ConvSteps {
+  std::vector<ArithmeticStep> steps;
+  std::vector<std::optional<Tensor>> operands;  ///< none: the result of the convolution
+};
+
+/// The arithmetic behind a convolution that has run without it.
+Tensor take_steps(const ConvSteps& steps, const Tensor& made, StreamRef stream);
+
 /// x [N, in_channels, L1, …] of any strides, weights of as many axes, bias [out_channels] or null; f32 or f64 on host memory. Bits depend neither on N
-/// nor on threads, nor on `taps`, those of these weights or null: an x with an element that is not finite meets all of them. ShapeError, DTypeError,
-/// ArgumentError name both sides; PlaceError for other memory.
+/// nor on threads, nor on `taps`, those of these weights or null: an x with an element that is not finite meets all of them. `steps` have the bits of
+/// `arithmetic` of the result; operands of one element, of one for each unit, or of the extents of the result are met while results are in a cache. ShapeError,
+/// DTypeError, ArgumentError name both sides; PlaceError for other memory.
 Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream,
-            const std::shared_ptr<const ConvTaps>& taps = nullptr);
+            const std::shared_ptr<const ConvTaps>& taps = nullptr, const ConvSteps& steps = {});
 
 }  // namespace millrace

@@ -7,6 +7,7 @@
 #include <millrace/kernels/cpu/winograd_kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/conv_dims.h>
+#include <millrace/kernels/internal/conv_steps.h>
 #include <millrace/kernels/internal/row_major.h>
 #include <millrace/tensor/launch.h>
 
@@ -45,15 +46,23 @@ std::optional<WinogradWeights> transform_winograd(const ConvDesc& desc, const Te
   return WinogradWeights{std::move(made), given};
 }
 
-Tensor conv(const ConvDesc& desc, const Tensor& x, const WinogradWeights& weights, const Tensor* bias, StreamRef stream) {
-  Tensor out(x.dtype(), internal::conv_dims(desc, x, weights.weights, bias, stream), stream.memory());
+Tensor conv(const ConvDesc& desc, const Tensor& x, const WinogradWeights& weights, const Tensor* bias, StreamRef stream,
+            const ConvSteps& steps) {
+  const DDim dims = internal::conv_dims(desc, x, weights.weights, bias, stream);
+  const std::optional<ConvSteps> fits = internal::fitted_steps(steps, x.dtype(), dims, stream);
+  if (!fits) return take_steps(steps, conv(desc, x, weights, bias, stream), stream);
+  Tensor out(x.dtype(), dims, stream.memory());
   const Tensor own = x.is_contiguous() ? x : internal::row_major("conv", x, stream);
   const bool has_bias = bias != nullptr;
   const Tensor addend = has_bias ? (bias->is_contiguous() ? *bias : internal::row_major("conv", *bias, stream)) : weights.weights;
   internal::check_device_places("conv", stream, {&own, &weights.weights, &weights.transformed, &addend, &out});
+  TensorRefs<4 + most_operands> reads{&own, &weights.weights, &weights.transformed, &addend};
+  for (std::size_t i = 0; i < fits->operands.size(); ++i)
+    if (fits->operands[i]) reads[i + 4] = &*fits->operands[i];
   launch(
-      TensorRefs<4>{&own, &weights.weights, &weights.transformed, &addend}, TensorRefs<1>{&out},
-      [=](const KernelContext& context) { cpu::conv(desc, own, weights, has_bias ? &addend : nullptr, out, context); }, stream);
+      reads, TensorRefs<1>{&out},
+      [=, held = *fits](const KernelContext& context) { cpu::conv(desc, own, weights, has_bias ? &addend : nullptr, held, out, context); },
+      stream);
   return out;
 }
 

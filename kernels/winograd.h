@@ -23,6 +23,7 @@ std::optional<WinogradWeights> transform_winograd(const ConvDesc& desc, const Te
 
 /// conv.h by such weights; f32 on host memory. Images of fewer than three rows of output, and those with elements beyond 2^60, infinite or NaN, go
 /// through conv.h. Bits depend neither on N nor on threads, nor on a row's width.
-Tensor conv(const ConvDesc& desc, const Tensor& x, const WinogradWeights& weights, const Tensor* bias, StreamRef stream);
+Tensor conv(const ConvDesc& desc, const Tensor& x, const WinogradWeights& weights, const Tensor* bias, StreamRef stream,
+            const ConvSteps& steps = {});
 
 }  // namespace millrace

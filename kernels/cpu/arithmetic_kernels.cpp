@@ -21,6 +21,12 @@ HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+/// A function of kernels/activation.h without numbers.
+template <Unary Kind, class D, class V = hn::Vec<D>>
+HWY_INLINE V Function(D d, V x) {
+  return ActivateInline(d, Kind, hn::Zero(d), hn::Zero(d), x);
+}
+
 /// A function of many instructions on some vectors, one after another: its code is there once.
 template <class T>
 HWY_NOINLINE void TakeFunction(ArithmeticStep step, T* values, std::size_t vectors) {
@@ -32,8 +38,20 @@ HWY_NOINLINE void TakeFunction(ArithmeticStep step, T* values, std::size_t vecto
     case ArithmeticStep::exp: return each([d](auto x) HWY_ATTR { return Exp(d, x); });
     case ArithmeticStep::tanh: return each([d](auto x) HWY_ATTR { return Tanh(d, x); });
     case ArithmeticStep::sigmoid: return each([d](auto x) HWY_ATTR { return Sigmoid(d, x); });
+    case ArithmeticStep::gelu: return each([d](auto x) HWY_ATTR { return Function<Unary::gelu>(d, x); });
+    case ArithmeticStep::gelu_tanh: return each([d](auto x) HWY_ATTR { return Function<Unary::gelu_tanh>(d, x); });
+    case ArithmeticStep::mish: return each([d](auto x) HWY_ATTR { return Mish(d, x); });
+    case ArithmeticStep::softplus: return each([d](auto x) HWY_ATTR { return Softplus(d, x); });
     default: return each([d](auto x) HWY_ATTR { return Erf(d, x); });
   }
+}
+
+/// The same with an operand.
+template <class T>
+HWY_NOINLINE void TakeElu(const T* operands, T* values, std::size_t vectors) {
+  const hn::ScalableTag<T> d;
+  for (std::size_t i = 0; i < vectors * hn::Lanes(d); i += hn::Lanes(d))
+    hn::Store(Elu(d, hn::Load(d, values + i), hn::Load(d, operands + i), hn::Set(d, T{1})), d, values + i);
 }
 
 /// v[u] = f(v[u], a[u]) for `Vectors` vectors: the choice of f is made once for all.
@@ -56,6 +74,18 @@ HWY_INLINE void TakeStep(D d, ArithmeticStep step, const V* a, V* v) {
     case ArithmeticStep::before_minimum: return each([](V x, V y) HWY_ATTR { return Minimum(y, x); });
     case ArithmeticStep::maximum: return each([](V x, V y) HWY_ATTR { return Maximum(x, y); });
     case ArithmeticStep::before_maximum: return each([](V x, V y) HWY_ATTR { return Maximum(y, x); });
+    case ArithmeticStep::prelu: return each([d](V x, V y) HWY_ATTR { return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Mul(y, x), x); });
+    case ArithmeticStep::elu: {
+      HWY_ALIGN hn::TFromD<D> operands[static_cast<std::size_t>(Vectors) * hn::MaxLanes(d)];
+      HWY_ALIGN hn::TFromD<D> room[static_cast<std::size_t>(Vectors) * hn::MaxLanes(d)];
+      for (int u = 0; u < Vectors; ++u) {
+        hn::Store(a[u], d, operands + static_cast<std::size_t>(u) * hn::Lanes(d));
+        hn::Store(v[u], d, room + static_cast<std::size_t>(u) * hn::Lanes(d));
+      }
+      TakeElu(operands, room, Vectors);
+      for (int u = 0; u < Vectors; ++u) v[u] = hn::Load(d, room + static_cast<std::size_t>(u) * hn::Lanes(d));
+      return;
+    }
     case ArithmeticStep::square: return alone([](V x) HWY_ATTR { return hn::Mul(x, x); });
     case ArithmeticStep::relu: return alone([d](V x) HWY_ATTR { return KeepNaN(d, x, hn::Max(x, hn::Zero(d))); });
     case ArithmeticStep::sqrt: return alone([](V x) HWY_ATTR { return hn::Sqrt(x); });
@@ -63,10 +93,15 @@ HWY_INLINE void TakeStep(D d, ArithmeticStep step, const V* a, V* v) {
     case ArithmeticStep::abs: return alone([](V x) HWY_ATTR { return hn::Abs(x); });
     case ArithmeticStep::round: return alone([](V x) HWY_ATTR { return hn::CopySign(hn::Round(x), x); });
     case ArithmeticStep::reciprocal: return alone([d](V x) HWY_ATTR { return hn::Div(hn::Set(d, hn::TFromD<D>{1}), x); });
+    case ArithmeticStep::hard_swish: return alone([d](V x) HWY_ATTR { return Function<Unary::hard_swish>(d, x); });
     case ArithmeticStep::exp:
     case ArithmeticStep::tanh:
     case ArithmeticStep::sigmoid:
-    case ArithmeticStep::erf: {
+    case ArithmeticStep::erf:
+    case ArithmeticStep::gelu:
+    case ArithmeticStep::gelu_tanh:
+    case ArithmeticStep::mish:
+    case ArithmeticStep::softplus: {
       HWY_ALIGN hn::TFromD<D> room[static_cast<std::size_t>(Vectors) * hn::MaxLanes(d)];
       for (int u = 0; u < Vectors; ++u) hn::Store(v[u], d, room + static_cast<std::size_t>(u) * hn::Lanes(d));
       TakeFunction(step, room, Vectors);
@@ -194,12 +229,13 @@ struct Row {
       TakeStep<Vectors>(d, call.steps[s], a, v);
     }
   }
-  /// `Vectors` whole vectors from element `i` on. The last of a row overlaps the one before it.
-  template <int Vectors>
-  HWY_INLINE void whole(std::int64_t i, void* out) const {
+  /// `Vectors` whole vectors from element `i` on. Unless all of them are `Inside` the row, the last begins at element `last` at most, and overlaps the one
+  /// before it.
+  template <int Vectors, bool Inside>
+  HWY_INLINE void whole(std::int64_t i, std::int64_t last, void* out) const {
     const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
     std::int64_t places[Vectors];
-    for (int u = 0; u < Vectors; ++u) places[u] = std::min(i + u * lanes, call.count - lanes);
+    for (int u = 0; u < Vectors; ++u) places[u] = Inside ? i + u * lanes : std::min(i + u * lanes, last);
     V v[Vectors];
     run<Vectors>(v, [&](int k, V* to) HWY_ATTR {
       if (call.inputs[k].repeats) {
@@ -214,7 +250,8 @@ struct Row {
       if (call.to != DType::f32) return store<Vectors>(v, places, out);
     for (int u = 0; u < Vectors; ++u) hn::StoreU(v[u], d, static_cast<T*>(out) + places[u]);
   }
-  HWY_INLINE void some(std::size_t count, void* out) const {
+  /// `count` elements from element `begin` on, less than a vector.
+  HWY_INLINE void some(std::int64_t begin, std::size_t count, void* out) const {
     constexpr std::int64_t first = 0;
     V v[1];
     run<1>(v, [&](int k, V* to) HWY_ATTR {
@@ -225,10 +262,10 @@ struct Row {
       if constexpr (std::is_same_v<T, float>)
         if (k == 0 && is_whole()) {
           std::uint8_t bytes[most_lanes * sizeof(float)] = {};
-          std::memcpy(bytes, x, count * size_of(call.from));
+          std::memcpy(bytes, x + static_cast<std::size_t>(begin) * size_of(call.from), count * size_of(call.from));
           return LoadAs<1>(d, call.from, bytes, &first, to);
         }
-      *to = LoadSome(d, from[k], count);
+      *to = LoadSome(d, from[k] + begin, count);
     });
     if constexpr (std::is_same_v<T, float>)
       if (call.to != DType::f32) {
@@ -267,23 +304,27 @@ HWY_INLINE void RunRows(const ArithmeticCall<T>& call, const ByteSteps& steps = 
   constexpr int many = 8, some = 4;
   Row<T, Quotient> row(call, steps);
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(row.d));
+  // In its own place an element is read once: no vector overlaps another.
+  const std::int64_t apart = call.in_place ? call.count % lanes : call.count < lanes ? call.count : 0;
+  const std::int64_t whole = call.count - apart;
   for (std::int64_t r = 0; r < call.rows; ++r) {
-    void* out = reinterpret_cast<std::uint8_t*>(call.out) + r * call.out_row * static_cast<std::int64_t>(size_of(call.to));
+    auto* const out = reinterpret_cast<std::uint8_t*>(call.out) + r * call.out_row * static_cast<std::int64_t>(size_of(call.to));
     row.start(r);
-    if (call.count < lanes) {
-      row.some(static_cast<std::size_t>(call.count), out);
-      continue;
-    }
+    if (apart > 0) row.some(whole, static_cast<std::size_t>(apart), out + whole * static_cast<std::int64_t>(size_of(call.to)));
+    if (whole == 0) continue;
+    const std::int64_t last = whole - lanes;
     std::int64_t i = 0;
-    for (; i + (many - 1) * lanes < call.count; i += many * lanes) row.template whole<many>(i, out);
-    for (; i + (some - 1) * lanes < call.count; i += some * lanes) row.template whole<some>(i, out);
-    if (i >= call.count) continue;
-    if (i + 2 * lanes < call.count)
-      row.template whole<3>(i, out);
-    else if (i + lanes < call.count)
-      row.template whole<2>(i, out);
+    for (; i + many * lanes <= whole; i += many * lanes) row.template whole<many, true>(i, last, out);
+    for (; i + some * lanes <= whole; i += some * lanes) row.template whole<some, true>(i, last, out);
+    if (i >= whole) continue;
+    if (i + 3 * lanes < whole)
+      row.template whole<4, false>(i, last, out);
+    else if (i + 2 * lanes < whole)
+      row.template whole<3, false>(i, last, out);
+    else if (i + lanes < whole)
+      row.template whole<2, false>(i, last, out);
     else
-      row.template whole<1>(i, out);
+      row.template whole<1, false>(i, last, out);
   }
 }
 

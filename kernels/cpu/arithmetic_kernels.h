@@ -15,7 +15,7 @@ struct ArithmeticInput {
   bool repeats = false;
 };
 
-/// Rows of a formula; `out` is none of the inputs. Where `from` and `to` are others than the dtype of T, x and `out` point to elements of these.
+/// Rows of a formula; `out` is none of the inputs, or with `in_place` x, and operands alike. Where `from` and `to` are others than the dtype of T, x and `out` point to elements of these.
 template <class T>
 struct ArithmeticCall {
   const ArithmeticStep* steps = nullptr;
@@ -25,6 +25,7 @@ struct ArithmeticCall {
   T* out = nullptr;
   std::int64_t out_row = 0;
   std::int64_t rows = 0, count = 0;
+  bool in_place = false;
   DType from = dtype_of<T>, to = dtype_of<T>;
 };
 

@@ -23,8 +23,8 @@ HWY_INLINE auto NotEqual(V a, V b) {
 template <class V>
 HWY_INLINE V Minimum(V x, V y) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
-  // The instruction gives its second operand where both are equal and where one is NaN.
-  return hn::IfThenElse(hn::IsNaN(x), x, hn::Min(x, y));
+  // The instruction gives its second operand where both are equal and where one is NaN. A choice in this order is a mask of it with AVX-512.
+  return hn::IfThenElse(hn::Eq(x, x), hn::Min(x, y), x);
 #else
   return hn::IfThenElse(hn::Or(hn::Lt(x, y), NotEqual(x, x)), x, y);
 #endif
@@ -32,7 +32,7 @@ HWY_INLINE V Minimum(V x, V y) {
 template <class V>
 HWY_INLINE V Maximum(V x, V y) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
-  return hn::IfThenElse(hn::IsNaN(x), x, hn::Max(x, y));
+  return hn::IfThenElse(hn::Eq(x, x), hn::Max(x, y), x);
 #else
   return hn::IfThenElse(hn::Or(hn::Gt(x, y), NotEqual(x, x)), x, y);
 #endif

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <millrace/kernels/cpu/conv_kernels.h>
+#include <millrace/kernels/cpu/conv_steps.h>
 #include <millrace/kernels/cpu/depthwise_kernels.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
 #include <millrace/kernels/cpu/pad.h>
@@ -31,6 +32,9 @@ constexpr std::int64_t copied_units = 9;
 
 /// Of panels that are computed together; they stay in the first cache.
 constexpr std::int64_t near_bytes = 16 << 10;
+
+/// Of results that wait for their arithmetic: long rows, which stay in the second cache.
+constexpr std::int64_t left_bytes = 128 << 10;
 
 struct alignas(64) CacheLine {
   std::byte bytes[64];
@@ -58,9 +62,9 @@ struct Planes {
 template <class T>
 class Group {
  public:
-  Group(const ConvDesc& desc, const DDim& x_dims, const Planes<T>& planes, const Tensor& weights, const Tensor& out, std::int64_t group,
-        const ConvTaps* taps)
-      : desc_(desc), width_(panel_vectors * gemm_kernels().lanes<T>()), units_(weights.dim(0) / desc.groups) {
+  Group(const ConvDesc& desc, const DDim& x_dims, const Planes<T>& planes, const Tensor& weights, const ConvSteps& steps, const Tensor& out,
+        std::int64_t group, const ConvTaps* taps)
+      : desc_(desc), finish_(steps, out), width_(panel_vectors * gemm_kernels().lanes<T>()), units_(weights.dim(0) / desc.groups) {
     const int spatial = static_cast<int>(desc.axes.size());
     k_ = weights.elements() / std::max<std::int64_t>(1, weights.dim(0));
     weights_ = static_cast<const T*>(weights.raw()) + group * units_ * k_;
@@ -71,17 +75,23 @@ class Group {
     out_image_ = out.dim(1) * places_;
     images_ = out.dim(0);
     for (int axis = 0; axis < spatial; ++axis) steps_.push_back(planes.form.strides[2 + axis]);
+    // Rows of the output that adjoin, as their places in the plane do, are one row: no panel ends with one.
+    while (extents_.size() > 1 && steps_.end()[-2] == extents_.back() * steps_.back()) {
+      extents_.end()[-2] *= extents_.back();
+      steps_.end()[-2] = steps_.back();
+      extents_.pop_back();
+      steps_.pop_back();
+    }
     plane_image_ = planes.form.strides[0];
     x_ = planes.first + group * weights.dim(1) * planes.form.strides[1];
     find_offsets(planes.form, weights);
     if (taps != nullptr) take_parts(*taps);
     std::int64_t last = 0;
-    for (int axis = 0; axis < spatial; ++axis)
-      last += (extents_[static_cast<std::size_t>(axis)] - 1) * steps_[static_cast<std::size_t>(axis)];
+    for (std::size_t axis = 0; axis < extents_.size(); ++axis) last += (extents_[axis] - 1) * steps_[axis];
     between_ = last + 1;
     together_ = std::max<std::int64_t>(1, near_bytes / std::max<std::int64_t>(1, k_ * width_ * static_cast<std::int64_t>(sizeof(T))));
     adjoining_ = between_ <= most_between * places_ && between_ >= width_ && rises();
-    if (adjoining_ && spatial == 2 && weights.dim(2) > 1 && parts_.empty()) find_seen(x_dims[2], weights);
+    if (adjoining_ && spatial == 2 && extents_.size() == 2 && weights.dim(2) > 1 && parts_.empty()) find_seen(x_dims[2], weights);
   }
 
   std::int64_t panels() const {
@@ -153,6 +163,7 @@ class Group {
       stores.add(segments, width_);
     }
     finish(call, stores);
+    take_steps(stores);
   }
 
  private:
@@ -203,7 +214,27 @@ class Group {
       stores.clear();
       begins.resize(1);
     }
+
+    std::vector<PlaceRun> written;  // runs of places whose results wait for their arithmetic
+    std::int64_t left = 0;          // such places
+    /// The places of the stores wait.
+    void leave() {
+      for (const PlaceStore& store : stores) {
+        left += store.count;
+        if (!written.empty() && written.back().start + written.back().count == store.to)
+          written.back().count += store.count;
+        else
+          written.push_back({0, store.to, store.count});
+      }
+    }
   };
+  /// The arithmetic of results that wait for it.
+  void take_steps(Stores& stores) const {
+    for (const PlaceRun& run : stores.written)
+      finish_.run(out_ + first_unit_ * places_ + run.start, first_unit_, units_, places_, run.count);
+    stores.written.clear();
+    stores.left = 0;
+  }
   void finish(ConvCall<T>& waiting, Stores& stores) const {
     waiting.stores = stores.stores.data();
     waiting.begins = stores.begins.data();
@@ -221,6 +252,8 @@ class Group {
       one.out = waiting.out + part.first * places_;
       conv_panel(one);
     }
+    if (waiting.panels > 0 && !finish_.empty()) stores.leave();
+    if (stores.left * units_ * static_cast<std::int64_t>(sizeof(T)) >= left_bytes) take_steps(stores);
     waiting.panels = 0;
     stores.clear();
   }
@@ -383,6 +416,7 @@ class Group {
   }
 
   const ConvDesc& desc_;
+  ConvFinish<T> finish_;
   std::int64_t width_;  // places of a panel
   std::int64_t units_;  // output channels
   std::int64_t k_ = 0, first_unit_ = 0, places_ = 1, images_ = 0, out_image_ = 0, plane_image_ = 0;
@@ -414,10 +448,10 @@ bool all_finite(const T* x, std::int64_t count) {
 
 template <class T>
 void run_groups(const ConvDesc& desc, const DDim& x_dims, const Planes<T>& planes, const Tensor& weights, const Tensor* bias,
-                const Tensor& out, ThreadTeam& team, const ConvTaps* taps) {
+                const ConvSteps& steps, const Tensor& out, ThreadTeam& team, const ConvTaps* taps) {
   if (taps != nullptr && !all_finite(planes.first, planes.elements)) taps = nullptr;  // zero times infinity is NaN
   for (std::int64_t index = 0; index < desc.groups; ++index) {
-    const Group<T> group(desc, x_dims, planes, weights, out, index, taps);
+    const Group<T> group(desc, x_dims, planes, weights, steps, out, index, taps);
     const std::int64_t grain = std::max<std::int64_t>(1, thread_work / std::max<std::int64_t>(1, group.work()));
     team.parallel(group.panels(), grain, [&](std::int64_t first, std::int64_t last) {
       const auto room =
@@ -510,16 +544,16 @@ class PhaseSplit {
 };
 
 template <class T>
-void run_type(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const Tensor& out,
-              ThreadTeam& team, const ConvTaps* taps) {
+void run_type(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const ConvSteps& steps,
+              const Tensor& out, ThreadTeam& team, const ConvTaps* taps) {
   const PaddedPlanes form(desc, x.dims(), weights.dims());
   if (room == nullptr)
-    return run_groups<T>(desc, x.dims(), {static_cast<const T*>(x.raw()), x.elements(), form}, weights, bias, out, team, taps);
+    return run_groups<T>(desc, x.dims(), {static_cast<const T*>(x.raw()), x.elements(), form}, weights, bias, steps, out, team, taps);
   if (form.split)
     PhaseSplit<T>(desc, form, x).run(static_cast<T*>(room->raw_mutable()), team);
   else
     pad_planes<T>(desc, form, x, *room, team);
-  run_groups<T>(desc, x.dims(), {static_cast<const T*>(room->raw()), form.elements, form}, weights, bias, out, team, taps);
+  run_groups<T>(desc, x.dims(), {static_cast<const T*>(room->raw()), form.elements, form}, weights, bias, steps, out, team, taps);
 }
 
 }  // namespace
@@ -560,11 +594,11 @@ PaddedPlanes::PaddedPlanes(const ConvDesc& desc, const DDim& dims, const DDim& w
   elements = checked_add(first, checked_add(step, behind));
 }
 
-void conv(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const Tensor& out,
-          ThreadTeam& team, const ConvTaps* taps) {
+void conv(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const ConvSteps& steps,
+          const Tensor& out, ThreadTeam& team, const ConvTaps* taps) {
   if (out.elements() == 0) return;
-  if (x.dtype() == DType::f64) return run_type<double>(desc, x, room, weights, bias, out, team, taps);
-  run_type<float>(desc, x, room, weights, bias, out, team, taps);
+  if (x.dtype() == DType::f64) return run_type<double>(desc, x, room, weights, bias, steps, out, team, taps);
+  run_type<float>(desc, x, room, weights, bias, steps, out, team, taps);
 }
 
 template <class T>

@@ -39,10 +39,10 @@ struct PaddedPlanes {
 /// Whether `conv` needs room for PaddedPlanes: an axis has padding or a stride.
 bool needs_planes(const ConvDesc& desc);
 
-/// conv of kernels/conv.h: weights and bias row-major; out row-major [N, out_channels, …]; `room`: PaddedPlanes::elements elements where
+/// conv of kernels/conv.h: weights and bias row-major; operands of `steps` as cpu/conv_steps.h has them; out row-major [N, out_channels, …]; `room`: PaddedPlanes::elements elements where
 /// `needs_planes`, else null. x is row-major, but where padding alone asks for room.
-void conv(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const Tensor& out,
-          ThreadTeam& team, const ConvTaps* taps = nullptr);
+void conv(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const ConvSteps& steps,
+          const Tensor& out, ThreadTeam& team, const ConvTaps* taps = nullptr);
 
 /// Of contiguous weights, at least one.
 template <class T>

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include <millrace/kernels/cpu/conv_steps.h>
 #include <millrace/kernels/cpu/depthwise_kernels.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
 #include <millrace/tensor/checked.h>
@@ -19,8 +20,9 @@ constexpr std::int64_t thread_work = 1 << 18;
 template <class T>
 class Planes {
  public:
-  Planes(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out)
+  Planes(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const ConvSteps& steps, const Tensor& out)
       : desc_(desc),
+        finish_(steps, out),
         x_(x),
         weights_(static_cast<const T*>(weights.raw())),
         bias_(bias == nullptr ? nullptr : static_cast<const T*>(bias->raw())) {
@@ -57,9 +59,11 @@ class Planes {
       copy(static_cast<const T*>(x_.raw()) + at / desc_.groups * x_.strides()[0] + at % desc_.groups * x_.strides()[1], plane);
       for (std::int64_t unit = 0; unit < units_; ++unit) {
         const std::int64_t channel = at % desc_.groups * units_ + unit;
+        T* const to = out_ + (at * units_ + unit) * out_rows_ * out_columns_;
         depthwise_plane(DepthwiseCall<T>{plane, width_ * along_.stride, down_.stride, down_.dilation, offsets_.data(), taps1_, taps2_,
-                                         weights_ + channel * taps1_ * taps2_, bias_ == nullptr ? nullptr : bias_ + channel, desc_.relu,
-                                         out_ + (at * units_ + unit) * out_rows_ * out_columns_, out_rows_, out_columns_});
+                                         weights_ + channel * taps1_ * taps2_, bias_ == nullptr ? nullptr : bias_ + channel, desc_.relu, to,
+                                         out_rows_, out_columns_});
+        finish_.run(to, channel, 1, 0, out_rows_ * out_columns_);
       }
     }
   }
@@ -81,6 +85,7 @@ class Planes {
   }
 
   const ConvDesc& desc_;
+  ConvFinish<T> finish_;
   const Tensor& x_;
   const T* weights_;
   const T* bias_;
@@ -92,9 +97,9 @@ class Planes {
 };
 
 template <class T>
-void run_type(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out,
+void run_type(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const ConvSteps& steps, const Tensor& out,
               const KernelContext& context) {
-  const Planes<T> planes(desc, x, weights, bias, out);
+  const Planes<T> planes(desc, x, weights, bias, steps, out);
   const std::int64_t grain = std::max<std::int64_t>(1, thread_work / std::max<std::int64_t>(1, planes.work()));
   context.team().parallel(planes.count(), grain, [&](std::int64_t begin, std::int64_t end) { planes.run(begin, end, context); });
 }
@@ -107,11 +112,11 @@ bool is_depthwise(const ConvDesc& desc, const Tensor& weights) {
          weights.elements() / std::max<std::int64_t>(1, weights.dim(0)) <= k_block;
 }
 
-void depthwise(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out,
+void depthwise(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const ConvSteps& steps, const Tensor& out,
                const KernelContext& context) {
   if (out.elements() == 0) return;
-  if (x.dtype() == DType::f64) return run_type<double>(desc, x, weights, bias, out, context);
-  run_type<float>(desc, x, weights, bias, out, context);
+  if (x.dtype() == DType::f64) return run_type<double>(desc, x, weights, bias, steps, out, context);
+  run_type<float>(desc, x, weights, bias, steps, out, context);
 }
 
 }  // namespace millrace::cpu

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cpu/gather.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -60,11 +61,34 @@ struct RowCopy {
   bool side_by_side;  ///< the whole row, here and there
 };
 
+/// Each of some places, one after another, so many times in a row: r where place i is that of 0 plus i / r; 1 where they are others.
+std::int64_t repeats_of(const std::vector<std::int64_t>& places) {
+  const std::int64_t first = places.front();
+  const std::int64_t repeats =
+      std::find_if(places.begin(), places.end(), [=](std::int64_t place) { return place != first; }) - places.begin();
+  for (std::int64_t i = 0; i < std::ssize(places); ++i)
+    if (places[static_cast<std::size_t>(i)] != first + i / repeats) return 1;
+  return repeats;
+}
+
+/// Elements [begin, end) of a row in which each element of `from` stands `Repeats` times.
+template <int Repeats, class U>
+void repeat_each(const U* from, U* to, std::int64_t begin, std::int64_t end) {
+  for (; begin < end && begin % Repeats != 0; ++begin) to[begin] = from[begin / Repeats];
+  const std::int64_t first = begin / Repeats, last = std::max(first, end / Repeats);
+  for (std::int64_t i = first; i < last; ++i)
+    for (int again = 0; again < Repeats; ++again) to[i * Repeats + again] = from[i];
+  for (std::int64_t at = std::max(begin, last * Repeats); at < end; ++at) to[at] = from[at / Repeats];
+}
+
 /// The elements behind `axis` lie side by side, `block` of them at each place; places that follow one another are one run of memory.
 void gather_blocks(const Tensor& x, const std::vector<std::int64_t>& places, int axis, std::int64_t block, const Tensor& out,
                    ThreadTeam& team) {
   const std::int64_t step = x.strides()[axis], width = std::ssize(places);
   const bool adjoin = step == block;
+  const std::int64_t repeats = block == 1 && step == 1 ? repeats_of(places) : 1;
+  const bool apart =
+      block == 1 && std::adjacent_find(places.begin(), places.end(), [](auto a, auto b) { return b == a + 1; }) == places.end();
   const DDim strides = x.strides().slice(0, axis);
   const StridedLoop<1> rows(x.dims().slice(0, axis), {&strides});
   visit_size(x.dtype(), [&](auto type) {
@@ -72,6 +96,12 @@ void gather_blocks(const Tensor& x, const std::vector<std::int64_t>& places, int
     const U* from = static_cast<const U*>(x.raw());
     U* to = static_cast<U*>(out.raw_mutable());
     const auto copy = [&](const U* source, U* target, std::int64_t begin, std::int64_t end) {
+      if (repeats == 2) return repeat_each<2>(source + places.front(), target, begin, end);
+      if (repeats == 4) return repeat_each<4>(source + places.front(), target, begin, end);
+      if (repeats > 1 || apart) {
+        for (std::int64_t at = begin; at < end; ++at) target[at] = source[places[static_cast<std::size_t>(at)] * step];
+        return;
+      }
       for (std::int64_t at = begin, count = 1; at < end; at += count) {
         const std::int64_t* const place = places.data() + at;
         for (count = 1; adjoin && at + count < end && place[count] == *place + count;) ++count;

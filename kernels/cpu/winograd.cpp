@@ -8,6 +8,7 @@
 
 #include <millrace/kernels/cpu/conv.h>
 #include <millrace/kernels/cpu/conv_kernels.h>
+#include <millrace/kernels/cpu/conv_steps.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
 #include <millrace/kernels/cpu/winograd_kernels.h>
 
@@ -24,8 +25,13 @@ constexpr std::int64_t thread_work = 1 << 18;
 /// Output rows in groups of `winograd_rows`. The places of several groups lie side by side.
 class Convolution {
  public:
-  Convolution(const ConvDesc& desc, const Tensor& x, const WinogradWeights& weights, const Tensor* bias, const Tensor& out)
-      : desc_(desc), x_(x), weights_(static_cast<const float*>(weights.transformed.raw())), out_(static_cast<float*>(out.raw_mutable())) {
+  Convolution(const ConvDesc& desc, const Tensor& x, const WinogradWeights& weights, const Tensor* bias, const ConvSteps& steps,
+              const Tensor& out)
+      : desc_(desc),
+        finish_(steps, out),
+        x_(x),
+        weights_(static_cast<const float*>(weights.transformed.raw())),
+        out_(static_cast<float*>(out.raw_mutable())) {
     if (bias != nullptr) bias_ = static_cast<const float*>(bias->raw());
     channels_ = x.dim(1);
     units_ = out.dim(1);
@@ -94,7 +100,7 @@ class Convolution {
     // A panel begins at a place of the output, wherever the one before it ended.
     for (std::int64_t place = 0; place < part.count * wide_;) {
       const std::int64_t left = ((part.count - 1) * wide_ + part.places - place) * panel_vectors;
-      if (left <= 0) return;
+      if (left <= 0) break;
       call.vectors = left <= panel_ ? 1 : left <= 2 * panel_ ? 2 : static_cast<int>(panel_vectors);
       for (int j = 0; j < winograd_sums; ++j) {
         call.x = planes + j * channels_ * plane_ + place;
@@ -106,6 +112,16 @@ class Convolution {
       place += panel_;
       if (place % wide_ >= part.places) place += wide_ - place % wide_;
     }
+    take_steps(part);
+  }
+
+  /// The arithmetic behind a part: rows of it that adjoin are one.
+  void take_steps(const Part& part) const {
+    const std::int64_t first = part.first * winograd_rows, rows = std::min(part.count * winograd_rows, rows_ - first);
+    const bool adjoin = part.places == places_;
+    for (std::int64_t row = 0; row < (adjoin ? 1 : rows); ++row)
+      finish_.run(out_ + (part.image * units_ * rows_ + first + row) * places_ + part.place, 0, units_, rows_ * places_,
+                  adjoin ? rows * places_ : part.places);
   }
 
   /// The rows of x that a part sees, transformed. False where an element is beyond 2^60, infinite or NaN.
@@ -162,6 +178,7 @@ class Convolution {
   std::int64_t before() const { return desc_.axes[1].before; }
 
   const ConvDesc& desc_;
+  ConvFinish<float> finish_;
   const Tensor& x_;
   const float* weights_;
   const float* bias_ = nullptr;
@@ -181,23 +198,27 @@ class Convolution {
   std::vector<std::atomic<bool>> odd_;
 };
 
-void by_dot_products(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out,
-                     const KernelContext& context) {
-  if (!needs_planes(desc)) return conv(desc, x, nullptr, weights, bias, out, context.team());
+void by_dot_products(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const ConvSteps& steps,
+                     const Tensor& out, const KernelContext& context) {
+  if (!needs_planes(desc)) return conv(desc, x, nullptr, weights, bias, steps, out, context.team());
   const Tensor room(DType::f32, DDim{PaddedPlanes(desc, x.dims(), weights.dims()).elements}, context.workspace());
   room.storage()->mark_written();
-  conv(desc, x, &room, weights, bias, out, context.team());
+  conv(desc, x, &room, weights, bias, steps, out, context.team());
 }
 
 }  // namespace
 
-void conv(const ConvDesc& desc, const Tensor& x, const WinogradWeights& weights, const Tensor* bias, const Tensor& out,
-          const KernelContext& context) {
+void conv(const ConvDesc& desc, const Tensor& x, const WinogradWeights& weights, const Tensor* bias, const ConvSteps& steps,
+          const Tensor& out, const KernelContext& context) {
   if (out.elements() == 0) return;
   constexpr std::int64_t least_rows = 3;  // fewer are multiplied as often as by dot products
-  if (out.dim(2) < least_rows) return by_dot_products(desc, x, weights.weights, bias, out, context);
-  for (const std::int64_t image : Convolution(desc, x, weights, bias, out).run(context))
-    by_dot_products(desc, x.rows(image, image + 1), weights.weights, bias, out.rows(image, image + 1), context);
+  if (out.dim(2) < least_rows) return by_dot_products(desc, x, weights.weights, bias, steps, out, context);
+  for (const std::int64_t image : Convolution(desc, x, weights, bias, steps, out).run(context)) {
+    ConvSteps own = steps;
+    for (std::optional<Tensor>& operand : own.operands)
+      if (operand && operand->rank() > 1) operand = operand->rows(image, image + 1);
+    by_dot_products(desc, x.rows(image, image + 1), weights.weights, bias, own, out.rows(image, image + 1), context);
+  }
 }
 
 }  // namespace millrace::cpu

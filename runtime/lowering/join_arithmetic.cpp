@@ -2,6 +2,7 @@
 #include <millrace/runtime/lowering/join_arithmetic.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -11,7 +12,7 @@
 #include <vector>
 
 #include <millrace/kernels/arithmetic.h>
-#include <millrace/runtime/lowering/drop_unread.h>
+#include <millrace/kernels/unary.h>
 #include <millrace/runtime/lowering/internal/arithmetic_steps.h>
 #include <millrace/runtime/lowering/internal/reads.h>
 #include <millrace/runtime/program/op_registry.h>
@@ -48,6 +49,9 @@ constexpr OneSide functions_alone[] = {{"relu", ArithmeticStep::relu},
                                        {"abs", ArithmeticStep::abs},
                                        {"reciprocal", ArithmeticStep::reciprocal},
                                        {"round", ArithmeticStep::round},
+                                       {"hard_swish", ArithmeticStep::hard_swish},
+                                       {"mish", ArithmeticStep::mish},
+                                       {"softplus", ArithmeticStep::softplus},
                                        {"exp", ArithmeticStep::exp},
                                        {"tanh", ArithmeticStep::tanh},
                                        {"sigmoid", ArithmeticStep::sigmoid},
@@ -59,14 +63,16 @@ class Joiner {
 
   void run() {
     skip_copies();
-    drop_unread(program_);  // a copy that nobody reads is no reader of what it copies
     readers_ = lowering::reads_of(program_);
     take_squares();
+    if (program_.registry().find("conv_arithmetic") != nullptr)
+      for (const Op& op : ops_)
+        if (op.type == "conv" || op.type == "conv1d") convolved_.insert(op.outputs[0]);
     for (std::size_t i = 0; i < ops_.size(); ++i)
       if (std::optional<Chain> chain = chain_of(i)) chains_[ops_[i].outputs[0]] = std::move(*chain);
     std::set<std::size_t> gone;
     for (auto& [out, chain] : chains_) {
-      if (chain.steps.size() < 2 && chain.ops.size() < 2) continue;
+      if (chain.ops.size() < 2 && ops_[chain.ops[0]].type != "clip" && !follows_convolution(chain)) continue;
       drop_idle_steps(chain);
       write(chain);
       gone.insert(chain.ops.begin(), chain.ops.end() - 1);
@@ -78,7 +84,7 @@ class Joiner {
   }
 
  private:
-  /// Readers of an identity read what it copies.
+  /// Readers of an identity read what it copies. It goes where nothing else reads it.
   void skip_copies() {
     std::map<VarId, VarId> copied;
     for (Op& op : ops_) {
@@ -86,6 +92,9 @@ class Joiner {
         if (const auto found = copied.find(input); found != copied.end()) input = found->second;
       if (op.type == "identity" && type(op.inputs[0]) == type(op.outputs[0])) copied[op.outputs[0]] = op.inputs[0];
     }
+    const std::map<VarId, int> reads = lowering::reads_of(program_);
+    std::erase_if(ops_,
+                  [&](const Op& op) { return op.type == "identity" && copied.contains(op.outputs[0]) && !reads.contains(op.outputs[0]); });
   }
 
   const VarType& type(VarId var) const { return program_.var(var).type; }
@@ -103,16 +112,61 @@ class Joiner {
     const Op& op = ops_[at];
     if (op.type == "cast") return converted(at);
     if (op.outputs.size() != 1 || op.inputs.empty() || op.inputs.size() > 3 || !fits(op)) return std::nullopt;
+    if (op.type == "leaky_relu")
+      return extended(at, op.inputs[0], {{ArithmeticStep::prelu, number(op, "alpha", default_params(Unary::leaky_relu).alpha)}});
+    if (op.type == "elu") return extended(at, op.inputs[0], {{ArithmeticStep::elu, number(op, "alpha", default_params(Unary::elu).alpha)}});
+    if (op.type == "prelu" && type(op.inputs[0]) == type(op.outputs[0]))
+      return extended(at, op.inputs[0], {{ArithmeticStep::prelu, op.inputs[1]}});
+    if (op.type == "hard_sigmoid") return hard_sigmoid(at);
+    if (op.type == "gelu") {
+      const bool exact = op.attributes.get_or("approximate", std::string("none")) == "none";
+      return extended(at, op.inputs[0], {{exact ? ArithmeticStep::gelu : ArithmeticStep::gelu_tanh}});
+    }
     for (const OneSide& each : functions_alone)
       if (op.type == each.op) return extended(at, op.inputs[0], {{each.step}});
     if (op.type == "clip") return clipped(at);
     if (is_square(op)) return extended(at, op.inputs[0], {{ArithmeticStep::square}});
     const lowering::TwoSides* const found = lowering::two_sides(op.type);
     if (found == nullptr || op.inputs[0] == op.inputs[1]) return std::nullopt;
-    const bool second = !continues(at, op.inputs[0]) && (continues(at, op.inputs[1]) || type(op.inputs[0]) != type(op.outputs[0]));
+    const auto begun = [&](VarId var) { return continues(at, var) || is_convolved(at, var); };
+    const bool second = !begun(op.inputs[0]) && (begun(op.inputs[1]) || type(op.inputs[0]) != type(op.outputs[0]));
     return second ? extended(at, op.inputs[1], {{found->of_second, op.inputs[0]}})
                   : extended(at, op.inputs[0], {{found->of_first, op.inputs[1]}});
   }
+
+  /// An attribute as an operand in the dtype of the result.
+  VarId number(const Op& op, const char* name, double otherwise) {
+    const double value = op.attributes.get_or(name, otherwise);
+    return program_.add_parameter(
+        name, type(op.outputs[0]).dtype == DType::f64 ? Tensor::scalar(value) : Tensor::scalar(static_cast<float>(value)));
+  }
+
+  /// A product, a sum and two bounds: the same where infinity stays infinity.
+  std::optional<Chain> hard_sigmoid(std::size_t at) {
+    const Op& op = ops_[at];
+    const UnaryParams usual = default_params(Unary::hard_sigmoid);
+    const VarId alpha = number(op, "alpha", usual.alpha), beta = number(op, "beta", usual.beta);
+    const auto is_finite = [&](VarId var) { return std::isfinite(static_cast<double>(program_.constant(var)->item())); };
+    if (!is_finite(alpha) || !is_finite(beta) || static_cast<double>(program_.constant(alpha)->item()) == 0) return std::nullopt;
+    const auto bound = [&](double value) {
+      return program_.add_parameter(
+          "bound", type(op.outputs[0]).dtype == DType::f64 ? Tensor::scalar(value) : Tensor::scalar(static_cast<float>(value)));
+    };
+    return extended(at, op.inputs[0],
+                    {{ArithmeticStep::mul, alpha},
+                     {ArithmeticStep::add, beta},
+                     {ArithmeticStep::maximum, bound(0)},
+                     {ArithmeticStep::minimum, bound(1)}});
+  }
+
+  /// The convolution that makes `var`, which op `at` alone reads, in the extents of its result; the pass `join_convolutions` joins both.
+  bool is_convolved(std::size_t at, VarId var) const {
+    const Op& op = ops_[at];
+    return convolved_.contains(var) && readers_.at(var) == std::count(op.inputs.begin(), op.inputs.end(), var) &&
+           type(var) == type(op.outputs[0]);
+  }
+  /// Whether the one op of a chain can be part of a convolution.
+  bool follows_convolution(const Chain& chain) const { return !chain.steps.empty() && is_convolved(chain.ops[0], chain.x); }
 
   /// A product of x with itself, or its power 2.
   bool is_square(const Op& op) const {
@@ -255,6 +309,7 @@ class Joiner {
   Program& program_;
   std::vector<Op>& ops_;
   std::map<VarId, int> readers_;
+  std::set<VarId> convolved_;
   std::map<VarId, Chain> chains_;  // by the var that each ends with
 };
 

@@ -4,6 +4,7 @@
 #include <millrace/runtime/lowering/drop_unread.h>
 #include <millrace/runtime/lowering/join_arithmetic.h>
 #include <millrace/runtime/lowering/join_attention.h>
+#include <millrace/runtime/lowering/join_convolutions.h>
 #include <millrace/runtime/lowering/join_integers.h>
 #include <millrace/runtime/lowering/join_picks.h>
 #include <millrace/runtime/lowering/join_windows.h>
@@ -25,6 +26,7 @@ void lower_for_runs(Program& program, const Place& place) {
     drop_unread(program);
     join_arithmetic(program);
     join_integers(program);
+    join_convolutions(program);
   }
   skip_repacking(program);
 }

@@ -40,6 +40,13 @@ Tensor one_step(ArithmeticStep step, const Tensor& x, const Tensor& a, StreamRef
     case ArithmeticStep::tanh: return unary(Unary::tanh, {}, x, stream);
     case ArithmeticStep::sigmoid: return unary(Unary::sigmoid, {}, x, stream);
     case ArithmeticStep::erf: return unary(Unary::erf, {}, x, stream);
+    case ArithmeticStep::prelu: return binary(Binary::prelu, x, a, stream);
+    case ArithmeticStep::elu: return unary(Unary::elu, {static_cast<double>(a.elements() == 0 ? 0 : a.item())}, x, stream);
+    case ArithmeticStep::hard_swish: return unary(Unary::hard_swish, {}, x, stream);
+    case ArithmeticStep::gelu: return unary(Unary::gelu, {}, x, stream);
+    case ArithmeticStep::gelu_tanh: return unary(Unary::gelu_tanh, {}, x, stream);
+    case ArithmeticStep::mish: return unary(Unary::mish, {}, x, stream);
+    case ArithmeticStep::softplus: return unary(Unary::softplus, {}, x, stream);
   }
   return x;
 }
@@ -185,6 +192,31 @@ TEST_CASE("bounds and relu of NaN, of zeros and of infinities have the bits of t
     const std::vector<Tensor> operands(has_operand(step) ? 1 : 0, a);
     CHECK(same_bits(all_steps(Steps{step}, x, operands, device.stream(0)), one_step(step, x, a, device.stream(0))));
   }
+}
+
+TEST_CASE("functions and slopes have the bits of their ops, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice device;
+    for (const std::uint64_t seed : seeds(6)) {
+      INFO("seed ", seed);
+      Random random(seed);
+      for (const DType dtype : {DType::f32, DType::f64}) {
+        const std::int64_t width = random.between(1, 300);
+        const Tensor x = random_tensor(random, dtype, DDim{3, width}, 4), slopes = random_tensor(random, dtype, DDim{3, 1});
+        const Tensor slope = random_tensor(random, dtype, DDim{});
+        CHECK(same_bits(all_steps({ArithmeticStep::prelu}, x, {slopes}, device.stream(0)),
+                        binary(Binary::prelu, x, slopes, device.stream(0))));
+        CHECK(same_bits(all_steps({ArithmeticStep::prelu}, x, {slope}, device.stream(0)),
+                        unary(Unary::leaky_relu, {static_cast<double>(slope.item())}, x, device.stream(0))));
+        CHECK(same_bits(all_steps({ArithmeticStep::elu}, x, {slope}, device.stream(0)),
+                        one_step(ArithmeticStep::elu, x, slope, device.stream(0))));
+        for (const ArithmeticStep step :
+             {ArithmeticStep::hard_swish, ArithmeticStep::gelu, ArithmeticStep::gelu_tanh, ArithmeticStep::mish, ArithmeticStep::softplus})
+          CHECK(same_bits(all_steps({step}, x, {}, device.stream(0)), one_step(step, x, x, device.stream(0))));
+      }
+    }
+  });
 }
 
 TEST_CASE("operands of another number, dtype or extents are errors") {

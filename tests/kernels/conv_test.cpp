@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -331,6 +333,69 @@ TEST_CASE("a view whose only channel has a stride of its own gives the bits of a
         const Tensor copied = Tensor::from<float>(view.to_vector<float>(), view.dims());
         CHECK(same_bits(conv(desc, view, weights, nullptr, device.stream(0)), conv(desc, copied, weights, nullptr, device.stream(0))));
       }
+}
+
+TEST_CASE("arithmetic behind a convolution has the bits of a pass of its own, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    for (const std::uint64_t seed : seeds(30)) {
+      INFO("seed ", seed);
+      Random random(seed);
+      const DType dtype = random.between(0, 3) == 0 ? DType::f64 : DType::f32;
+      const int spatial = static_cast<int>(random.between(1, 3));
+      ConvDesc desc;
+      const std::int64_t channels = random.between(1, seed % 5 == 0 ? 70 : 5);
+      desc.groups = random.coin() ? channels : 1;
+      desc.relu = random.between(0, 3) == 0;
+      DDim x_dims{random.between(1, 3), channels}, w_dims{desc.groups * random.between(1, 13), channels / desc.groups};
+      const bool idle = random.between(0, 4) == 0;
+      for (int axis = 2; axis < spatial + 2; ++axis) {
+        const bool one_place = idle && axis == 2;
+        desc.axes.push_back(
+            {random.between(1, 2), random.between(1, 2), one_place ? 0 : random.between(0, 2), one_place ? 0 : random.between(0, 2)});
+        w_dims = w_dims.inserted(axis, one_place ? 1 : random.between(1, 4));
+        x_dims = x_dims.inserted(axis, one_place ? 1 : random.between(8, spatial == 1 ? 300 : 40 / spatial));
+      }
+      const Tensor x = random_tensor(random, dtype, x_dims), w = random_tensor(random, dtype, w_dims);
+      const Tensor bias = random_tensor(random, dtype, DDim{w_dims[0]});
+      const Tensor plain = conv(desc, x, w, &bias, one.stream(0));
+      DDim of_units{w_dims[0]}, turned = plain.dims();
+      for (int axis = 0; axis < spatial; ++axis) of_units = of_units.inserted(axis + 1, 1);
+      std::swap(turned[0], turned[1]);
+      std::vector<int> turn(static_cast<std::size_t>(plain.rank()));
+      std::iota(turn.begin(), turn.end(), 0);
+      std::swap(turn[0], turn[1]);
+      ConvSteps steps;
+      for (std::int64_t count = random.between(1, 5); count > 0; --count) {
+        static constexpr ArithmeticStep known[] = {ArithmeticStep::add,     ArithmeticStep::from,      ArithmeticStep::mul,
+                                                   ArithmeticStep::prelu,   ArithmeticStep::relu,      ArithmeticStep::maximum,
+                                                   ArithmeticStep::sigmoid, ArithmeticStep::hard_swish};
+        steps.steps.push_back(known[random.between(0, std::ssize(known) - 1)]);
+        if (!has_operand(steps.steps.back())) continue;
+        switch (random.between(0, 5)) {
+          case 0: steps.operands.emplace_back(random_tensor(random, dtype, DDim{})); break;
+          case 1: steps.operands.emplace_back(random_tensor(random, dtype, of_units)); break;
+          case 2: steps.operands.emplace_back(random_tensor(random, dtype, plain.dims())); break;
+          case 3: steps.operands.emplace_back(random_tensor(random, dtype, turned).permute(turn)); break;
+          case 4: steps.operands.emplace_back(random_tensor(random, dtype, DDim{plain.dim(-1)})); break;  // of places: a pass of its own
+          default: steps.operands.emplace_back();
+        }
+      }
+      const Tensor expected = take_steps(steps, plain, one.stream(0));
+      CHECK(same_bits(conv(desc, x, w, &bias, one.stream(0), nullptr, steps), expected));
+      CHECK(same_bits(conv(desc, x, w, &bias, two.stream(0), find_taps(desc, w), steps), expected));
+    }
+  });
+}
+
+TEST_CASE("operands of another number or dtype behind a convolution are errors") {
+  CpuDevice device;
+  const ConvDesc desc{{{}}};
+  const Tensor x = Tensor::from<float>({1, 2}, DDim{1, 1, 2}), w = Tensor::from<float>({1}, DDim{1, 1, 1});
+  CHECK_THROWS_AS(conv(desc, x, w, nullptr, device.stream(0), nullptr, {{ArithmeticStep::add}, {}}), ArgumentError);
+  CHECK_THROWS_AS(conv(desc, x, w, nullptr, device.stream(0), nullptr, {{ArithmeticStep::add}, {Tensor::scalar(1.0)}}), DTypeError);
+  CHECK_THROWS_AS(conv(desc, x, w, nullptr, device.stream(0), nullptr, {{ArithmeticStep::relu}, {Tensor::scalar(1.0f)}}), ArgumentError);
 }
 
 }  // namespace millrace::testing

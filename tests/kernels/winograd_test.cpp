@@ -115,4 +115,24 @@ TEST_CASE("few rows, and weights that are too large, are left to dot products") 
   CHECK(!fits_winograd(desc, DType::f32, w.dims()));
 }
 
+TEST_CASE("arithmetic behind rows in fours has the bits of a pass of its own, also where an image is left to dot products") {
+  CpuDevice one(1), two(2);
+  for (const std::uint64_t seed : seeds(12)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const Planes planes(random, seed);
+    const auto weights = transform_winograd(planes.desc, planes.w);
+    REQUIRE(weights);
+    const Tensor x = clone(planes.x, one.stream(0));
+    if (random.coin()) x.rows(0, 1).reshape(DDim{-1}).mutable_data<float>()[5] = std::numeric_limits<float>::infinity();
+    const Tensor plain = conv(planes.desc, x, *weights, planes.addend, one.stream(0));
+    ConvSteps steps{{ArithmeticStep::prelu, ArithmeticStep::add, ArithmeticStep::mul, ArithmeticStep::minimum},
+                    {random_tensor(random, DType::f32, DDim{planes.w.dim(0), 1, 1}), random_tensor(random, DType::f32, plain.dims()),
+                     std::nullopt, random_tensor(random, DType::f32, DDim{})}};
+    const Tensor expected = take_steps(steps, plain, one.stream(0));
+    CHECK(same_bits(conv(planes.desc, x, *weights, planes.addend, one.stream(0), steps), expected));
+    CHECK(same_bits(conv(planes.desc, x, *weights, planes.addend, two.stream(0), steps), expected));
+  }
+}
+
 }  // namespace millrace::testing

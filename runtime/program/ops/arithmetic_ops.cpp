@@ -19,9 +19,10 @@ namespace millrace::ops {
 namespace {
 
 constexpr const char* names[] = {
-    "add",  "sub", "from", "mul",        "div",   "into", "minimum", "before_minimum", "maximum", "before_maximum", "square", "relu",
-    "sqrt", "neg", "abs",  "reciprocal", "round", "exp",  "tanh",    "sigmoid",        "erf"};
-static_assert(std::size(names) == static_cast<std::size_t>(ArithmeticStep::erf) + 1);
+    "add",   "sub",  "from",    "mul",  "div",  "into",      "minimum", "before_minimum", "maximum", "before_maximum",
+    "prelu", "elu",  "square",  "relu", "sqrt", "neg",       "abs",     "reciprocal",     "round",   "hard_swish",
+    "exp",   "tanh", "sigmoid", "erf",  "gelu", "gelu_tanh", "mish",    "softplus"};
+static_assert(std::size(names) == static_cast<std::size_t>(ArithmeticStep::softplus) + 1);
 
 void infer_arithmetic(InferContext& context) {
   const std::vector<ArithmeticStep> steps = steps_of(context.attributes().get<std::string>("steps"));

@@ -75,28 +75,43 @@ std::optional<ConvDesc> over_places(const Conv1dDesc& desc, const Place& place) 
 /// where a group has one unit, which would fill one lane of a vector of units.
 std::int64_t many_places(const Conv1dDesc& desc) { return desc.out_channels == desc.groups ? 0 : desc.stride == 1 ? 64 : 96; }
 
+/// The arithmetic of attribute `steps`, none without it.
+std::vector<ArithmeticStep> arithmetic_of(const Attributes& attributes) {
+  return attributes.find("steps") == nullptr ? std::vector<ArithmeticStep>{} : steps_of(attributes.get<std::string>("steps"));
+}
+
+/// The operands of `steps` behind X, W and B; one that is not there is the result of the convolution.
+ConvSteps with_operands(const std::vector<ArithmeticStep>& steps, const OpContext& run) {
+  ConvSteps made{steps, {}};
+  for (std::size_t input = 3; input < run.inputs(); ++input)
+    made.operands.push_back(run.has(input) ? std::optional(run.tensor(input)) : std::nullopt);
+  return made;
+}
+
 OpKernel prepare_conv1d(const PrepareContext& context) {
   const Conv1dDesc form = desc_of(context.attributes());
   const Tensor* weights = context.constant(1);
+  const std::vector<ArithmeticStep> steps = arithmetic_of(context.attributes());
   if (weights == nullptr) {
-    return [form](OpContext& run) {
+    return [form, steps](OpContext& run) {
       const Tensor* bias = run.has(2) ? &run.tensor(2) : nullptr;
-      run.set(0, conv1d(with_weights(form, run.tensor(1)), run.tensor(0), run.tensor(1), bias, run.stream()));
+      const Tensor made = conv1d(with_weights(form, run.tensor(1)), run.tensor(0), run.tensor(1), bias, run.stream());
+      run.set(0, steps.empty() ? made : take_steps(with_operands(steps, run), made, run.stream()));
     };
   }
   const Conv1dPlan plan = make_conv1d(with_weights(form, *weights), context.place());
   PackingStream stream;
-  return [plan, packed = PackedMatrix{context.placed(pack(plan, *weights, stream).data)},
+  return [plan, steps, packed = PackedMatrix{context.placed(pack(plan, *weights, stream).data)},
           places = over_places(plan.desc(), context.place()), held = *weights](OpContext& context_) {
     const Tensor& x = context_.tensor(0);
     const Conv1dDesc& desc = plan.desc();
     if (places && desc.out_length(x.dim(2)) >= many_places(desc)) {
       const Tensor* bias = context_.has(2) ? &context_.tensor(2) : nullptr;
-      return context_.set(0, conv(*places, x, held, bias, context_.stream()));
+      return context_.set(0, conv(*places, x, held, bias, context_.stream(), nullptr, with_operands(steps, context_)));
     }
     Tensor out(desc.dtype, DDim{x.dim(0), desc.out_channels, desc.out_length(x.dim(2))}, context_.stream().memory());
     run(plan, packed, x, context_.has(2) ? &context_.tensor(2) : nullptr, out, context_.stream());
-    context_.set(0, std::move(out));
+    context_.set(0, steps.empty() ? std::move(out) : take_steps(with_operands(steps, context_), out, context_.stream()));
   };
 }
 
@@ -162,14 +177,17 @@ void infer_conv(InferContext& context) {
 OpKernel prepare_conv(const PrepareContext& context) {
   const ConvDesc desc = conv_of(context.attributes());
   const Tensor* const known = context.attributes().get_or("winograd", false) ? context.constant(1) : nullptr;
+  const std::vector<ArithmeticStep> steps = arithmetic_of(context.attributes());
   if (const auto transformed = known == nullptr ? std::nullopt : transform_winograd(desc, *known)) {
-    return [desc, weights = *transformed](OpContext& run) {
-      run.set(0, conv(desc, run.tensor(0), weights, run.has(2) ? &run.tensor(2) : nullptr, run.stream()));
+    return [desc, steps, weights = *transformed](OpContext& run) {
+      const Tensor* const bias = run.has(2) ? &run.tensor(2) : nullptr;
+      run.set(0, conv(desc, run.tensor(0), weights, bias, run.stream(), with_operands(steps, run)));
     };
   }
   const Tensor* const weights = context.place().is_cpu() ? context.constant(1) : nullptr;
-  return [desc, taps = weights == nullptr ? nullptr : find_taps(desc, *weights)](OpContext& run) {
-    run.set(0, conv(desc, run.tensor(0), run.tensor(1), run.has(2) ? &run.tensor(2) : nullptr, run.stream(), taps));
+  return [desc, steps, taps = weights == nullptr ? nullptr : find_taps(desc, *weights)](OpContext& run) {
+    const Tensor* const bias = run.has(2) ? &run.tensor(2) : nullptr;
+    run.set(0, conv(desc, run.tensor(0), run.tensor(1), bias, run.stream(), taps, with_operands(steps, run)));
   };
 }
 
@@ -247,6 +265,21 @@ void add_conv_ops(OpRegistry& registry) {
   several.follow_rows = follow_first(follow_conv);
   several.vectorize = vectorize_conv;
   registry.add(std::move(several));
+
+  // The same with arithmetic behind them, made when a program is compiled (lowering/join_convolutions.h).
+  OpDef alone =
+      define("conv1d_arithmetic", {"X", "W", "B?", "Operands..."}, {"Out"}, {"group", "stride", "dilation", "pads", "winograd", "steps"});
+  alone.infer = infer_conv1d;
+  alone.prepare = prepare_conv1d;
+  set_made_for_runs(alone);
+  registry.add(std::move(alone));
+
+  OpDef joined = define("conv_arithmetic", {"X", "W", "B?", "Operands..."}, {"Out"},
+                        {"group", "strides", "dilations", "pads", "relu", "winograd", "steps"});
+  joined.infer = infer_conv;
+  joined.prepare = prepare_conv;
+  set_made_for_runs(joined);
+  registry.add(std::move(joined));
 
   OpDef bytes = define("conv_integer", {"X", "Zero", "W", "WZero?", "Added?", "Operands..."}, {"Out"},
                        {"group", "strides", "dilations", "pads", "steps", "to"});

@@ -33,6 +33,8 @@ void add_traits(OpRegistry& registry) {
       {"gemm", {.product = true}},
       {"conv1d", {.product = true}},
       {"conv", {.product = true}},
+      {"conv1d_arithmetic", {.product = true}},
+      {"conv_arithmetic", {.product = true}},
       {"lstm_cell", {.product = true}},
       {"lstm_cell_projected", {.product = true}},
       {"split", {.view = true}},

@@ -48,14 +48,14 @@ struct Live : GraphBuilder {
 };
 
 /// Step by step, alone and between others.
-void expect_same_bits(const GraphBuilder& graph, const Ints& row = {4}) {
+void expect_same_bits(const GraphBuilder& graph, const Ints& row = {4}, const Ints& counts = {1, 2, 3, 7}) {
   const Program program = parse(graph);
   const Recurrence recurrence = make_recurrence(program);
   const testing::StepByStep steps(recurrence);
   const int open = (*program.var(program.inputs()[0].var).type.shape)[0] == DDim::unknown ? 0 : 1;
   const int axis = recurrence.axis < 0 ? open : recurrence.axis;
   testing::Random random(11);
-  for (const std::int64_t count : {1, 2, 3, 7}) {
+  for (const std::int64_t count : counts) {
     DDim dims(row);
     const Tensor x = testing::random_tensor(random, dims.inserted(0, count));
     const Tensor whole = x.reshape(axis == 0 ? dims.inserted(0, 1).inserted(0, count) : dims.inserted(0, count).inserted(0, 1));
@@ -455,6 +455,32 @@ TEST_CASE("More rows of zeros than convolutions of an open batch reach back to a
       testing::Random random(seed);
       CHECK_THROWS_AS(make_recurrence(parse(padded_pictures(random, random.coin(), more))), UnsupportedError);
     }
+  }
+}
+
+TEST_CASE(
+    "Causal convolutions with activations and a residual sum behind them have the bits of the whole, which computes these in one op") {
+  for (const std::uint64_t seed : testing::seeds(4)) {
+    INFO("seed ", seed);
+    testing::Random random(seed);
+    Live graph({1, -1, 4});
+    const auto weights = [&](const char* name, const DDim& dims) { graph.initializer(name, testing::random_tensor(random, dims)); };
+    weights("K0", {4, 4, 3});
+    weights("bias", {4});
+    weights("slopes", {4, 1});
+    weights("K1", {4, 1, 2});
+    weights("K2", {4, 4, 1});
+    graph.node("Transpose", {"x"}, {"columns"}).set("perm", Ints{0, 2, 1});
+    graph.node("Conv", {"columns", "K0", "bias"}, {"seen"}).set("dilations", Ints{2}).set("pads", Ints{4, 0});
+    graph.node("PRelu", {"seen", "slopes"}, {"first"});
+    graph.node("Conv", {"first", "K1"}, {"each"}).set("pads", Ints{1, 0}).set("group", 4);
+    graph.node("Sigmoid", {"each"}, {"gate"});
+    graph.node("Mul", {"each", "gate"}, {"swish"});
+    graph.node("Conv", {"swish", "K2"}, {"mixed"});
+    graph.node("Add", {"first", "mixed"}, {"sum"});
+    graph.node("HardSwish", {"sum"}, {"made"});
+    graph.node("Transpose", {"made"}, {"y"}).set("perm", Ints{0, 2, 1});
+    expect_same_bits(graph, {4}, {1, 5, 70, 131});
   }
 }
 

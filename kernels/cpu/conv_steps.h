@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <millrace/kernels/conv.h>
+#include <millrace/kernels/cpu/arithmetic_kernels.h>
+
+namespace millrace::cpu {
+
+/// The arithmetic behind a convolution, on results that were just written and are still in a cache.
+template <class T>
+class ConvFinish {
+ public:
+  /// `out`: row-major [N, M, …]. Operands row-major: [] one element, [M] one of each unit, `out.dims()` one of each result; none stands for the result
+  /// without steps.
+  ConvFinish(const ConvSteps& steps, const Tensor& out) : out_(static_cast<const T*>(out.raw())) {
+    call_.steps = steps.steps.data();
+    call_.step_count = std::ssize(steps.steps);
+    call_.input_count = std::ssize(steps.operands) + 1;
+    call_.in_place = true;
+    for (std::size_t i = 0; i < steps.operands.size(); ++i) {
+      ArithmeticInput<T>& input = call_.inputs[i + 1];
+      if (!steps.operands[i]) continue;
+      input.first = static_cast<const T*>(steps.operands[i]->raw());
+      input.repeats = steps.operands[i]->rank() < 2;
+      input.row = steps.operands[i]->rank();
+    }
+  }
+
+  bool empty() const { return call_.step_count == 0; }
+
+  /// `count` results side by side of each of `units` units from `unit` on: at `first`, and of each next unit `stride` elements on.
+  void run(T* first, std::int64_t unit, std::int64_t units, std::int64_t stride, std::int64_t count) const {
+    if (empty()) return;
+    ArithmeticCall<T> call = call_;
+    call.inputs[0] = {first, stride, false};
+    for (std::int64_t i = 1; i < call.input_count; ++i) {
+      ArithmeticInput<T>& input = call.inputs[i];
+      if (input.first == nullptr)
+        input = call.inputs[0];
+      else if (input.repeats)
+        input.first += unit * input.row;
+      else
+        input = {input.first + (first - out_), stride, false};
+    }
+    call.out = first;
+    call.out_row = stride;
+    call.rows = units;
+    call.count = count;
+    arithmetic_rows(call);
+  }
+
+ private:
+  const T* out_;
+  ArithmeticCall<T> call_;
+};
+
+}  // namespace millrace::cpu
