@@ -104,11 +104,12 @@ class Run {
           const std::int64_t first = px - x_.before;  // of the columns, less those in front of the input
           const std::int64_t begin = first >= 0 ? 0 : (-first + x_.stride - 1) / x_.stride;
           const std::int64_t end = std::min(x_.width, (x_.extent - first + x_.stride - 1) / x_.stride);
-          if (x_.stride == 1 && flip_ == 0) {
-            if (end > begin) std::memcpy(to + begin, line + begin + first, static_cast<std::size_t>(end - begin));
-          } else {
-            for (std::int64_t c = begin; c < end; ++c) to[c] = static_cast<std::uint8_t>(line[c * x_.stride + first] ^ flip_);
-          }
+          if (begin >= end) continue;
+          const std::uint8_t* const at = line + begin * x_.stride + first;
+          if (x_.stride == 1 && flip_ == 0)
+            std::memcpy(to + begin, at, static_cast<std::size_t>(end - begin));
+          else
+            kernels_.pick(at, x_.stride, static_cast<std::uint8_t>(flip_), end - begin, to + begin);
         }
   }
 
@@ -148,7 +149,7 @@ class Run {
     const std::int64_t at = group % form_.groups, first = block * span_, places = std::min(span_, places_ - first);
     const std::int8_t* const weights = weights_.data.data<std::int8_t>() + at * form_.group_stride();
     const std::int64_t panel = form_.unit_stride() * conv_places;  // bytes that are gathered for conv_places
-    const auto conv = [&](std::int64_t unit, std::int64_t units, std::int32_t* to, bool gathered) {
+    const auto conv = [&](std::int64_t unit, std::int64_t units, const std::int32_t* starts, std::int32_t* to, bool gathered) {
       for (std::int64_t p = 0; p < places; p += conv_places) {
         ConvBytesCall call{fours + (first + p) * 4,
                            offsets_.data(),
@@ -157,43 +158,50 @@ class Run {
                            form_.unit_stride(),
                            units,
                            std::min(conv_places, places - p),
+                           starts,
                            to + p,
                            span_};
         if (gathered) call.gathered = room + p / conv_places * panel;
         kernels_.conv(call);
       }
     };
-    if (!weights_.zeros.empty()) conv(form_.unit_rows(), 1, windows, false);
+    constexpr std::int32_t none = 0;
+    if (!weights_.zeros.empty()) conv(form_.unit_rows(), 1, &none, windows, false);
     for (std::int64_t p = 0; gathers_ && p < places; p += conv_places)
       kernels_.gathering.gather({fours + (first + p) * 4, offsets_.data(), form_.steps()}, room + p / conv_places * panel);
     const std::int64_t together = gathers_ ? gathered_units : conv_units;
     for (std::int64_t unit = 0; unit < form_.units; unit += together) {
       const std::int64_t units = std::min(together, form_.units - unit), of_all = at * form_.units + unit;
-      conv(unit, units, sums, gathers_);
-      std::int64_t count = 0;
-      for (std::int64_t u = 0; u < units; ++u) count = complete(of_all + u, first, places, windows, sums + u * span_);
+      // What the zero of x makes too much comes off in front, with what is added to the unit.
+      std::int32_t starts[gathered_units];
+      for (std::int64_t u = 0; u < units; ++u) {
+        const auto each = static_cast<std::size_t>(of_all + u);
+        starts[u] = internal::wrapping_sub(weights_.added.empty() ? 0 : weights_.added[each], zero_, weights_.sums[each]);
+      }
+      conv(unit, units, starts, sums, gathers_);
+      std::int64_t count = places;
+      for (std::int64_t u = 0; u < units && !is_done(); ++u) count = complete(of_all + u, first, places, windows, sums + u * span_);
       finish(group / form_.groups, of_all, units, first, count, sums);
     }
   }
 
-  /// Takes off what the zeros make too much, adds what belongs to the unit, and moves the places of the output together: their number.
+  /// Takes off what the zero of the weights makes too much, and moves the places of the output together: their number.
   std::int64_t complete(std::int64_t unit, std::int64_t first, std::int64_t places, const std::int32_t* windows, std::int32_t* sums) const {
-    const auto at = static_cast<std::size_t>(unit);
-    const std::int32_t on = internal::wrapping_sub(weights_.added.empty() ? 0 : weights_.added[at], zero_, weights_.sums[at]);
-    const std::int32_t zero = weights_.zeros.empty() ? 0 : weights_.zeros[at];
+    const std::int32_t zero = weights_.zeros.empty() ? 0 : weights_.zeros[static_cast<std::size_t>(unit)];
+    for (std::int64_t i = 0; i < places && zero != 0; ++i) sums[i] = internal::wrapping_sub(sums[i], zero, windows[i]);
+    if (dense()) return places;
     std::int32_t* to = sums;
     for (std::int64_t done = 0; done < places;) {
-      const std::int64_t column = (first + done) % x_.width, left = dense() ? places : std::min(places - done, x_.width - column);
-      const std::int64_t count = dense() ? left : std::min(left, x_.out - column);
-      const std::int32_t* const from = sums + done;
-      for (std::int64_t i = 0; i < count; ++i) to[i] = internal::wrapping_add(from[i], on);
-      if (zero != 0)
-        for (std::int64_t i = 0; i < count; ++i) to[i] = internal::wrapping_sub(to[i], zero, windows[done + i]);
-      to += std::max<std::int64_t>(0, count);
+      const std::int64_t column = (first + done) % x_.width, left = std::min(places - done, x_.width - column);
+      const std::int64_t count = std::max<std::int64_t>(0, std::min(left, x_.out - column));
+      std::memmove(to, sums + done, static_cast<std::size_t>(count) * sizeof(std::int32_t));
+      to += count;
       done += left;
     }
     return to - sums;
   }
+  /// Whether sums are results as they are.
+  bool is_done() const { return dense() && weights_.zeros.empty(); }
 
   /// Whether no place lies between the rows of the output.
   bool dense() const { return x_.width == x_.out; }

@@ -88,6 +88,17 @@ MILLRACE_AMX inline void clear_sums() {
   }
 }
 
+/// `starts` [32][16], for both halves of the columns.
+template <bool Lower>
+MILLRACE_AMX inline void load_sums(const std::int32_t* starts) {
+  _tile_loadd(0, starts, tile_bytes);
+  _tile_loadd(1, starts, tile_bytes);
+  if constexpr (Lower) {
+    _tile_loadd(2, starts + tile_rows * dot_lanes, tile_bytes);
+    _tile_loadd(3, starts + tile_rows * dot_lanes, tile_bytes);
+  }
+}
+
 /// `sums` [32][width], of which 32 columns are written.
 template <bool Lower>
 MILLRACE_AMX inline void store_tiles(std::int32_t* sums, std::int64_t width) {
@@ -188,8 +199,11 @@ void gather(const ConvBytesCall& call, std::uint8_t* to) {
 
 template <bool Lower>
 MILLRACE_AMX void conv_tiles(const ConvBytesCall& call) {
+  alignas(64) std::int32_t starts[(Lower ? block_rows : tile_rows) * dot_lanes];
+  for (std::int64_t unit = 0; unit < call.units; ++unit)
+    _mm512_store_si512(starts + unit * dot_lanes, _mm512_set1_epi32(call.starts[unit]));
   for (std::int64_t v = 0; v < panel_vectors && v * dot_lanes < call.places; v += 2) {
-    clear_sums<Lower>();
+    load_sums<Lower>(starts);
     for (std::int64_t step = 0; step < call.steps; step += tile_groups)
       add_products<Signs::left, Lower>(reinterpret_cast<const std::uint8_t*>(call.weights) + step * dot_group, call.weights_stride,
                                        call.gathered + step * panel_row + v * tile_bytes);

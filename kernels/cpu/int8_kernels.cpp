@@ -220,7 +220,7 @@ void ToBytes(const float* x, std::int64_t count, float scale, float zero, std::u
 void ConvBytes(const ConvBytesCall& call) {
   for (std::int64_t unit = 0; unit < call.units; ++unit) {
     std::int32_t* const sums = call.sums + unit * call.sums_stride;
-    std::fill_n(sums, call.places, 0);
+    std::fill_n(sums, call.places, call.starts[unit]);
     for (std::int64_t step = 0; step < call.steps; ++step) {
       const std::int8_t* const w = call.weights + unit * call.weights_stride + step * 4;
       const std::uint8_t* const x = call.x + 4 * call.offsets[step];
@@ -235,8 +235,12 @@ void Interleave(const std::uint8_t* const* from, std::int64_t count, std::uint8_
     for (std::int64_t j = 0; j < 4; ++j) to[4 * i + j] = from[j][i];
 }
 
+void Pick(const std::uint8_t* from, std::int64_t stride, std::uint8_t flip, std::int64_t count, std::uint8_t* to) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<std::uint8_t>(from[i * stride] ^ flip);
+}
+
 const Int8Kernels* PlainKernels() {
-  static constexpr Int8Kernels kernels{Lanes(), 2, MultiplyInt8, QuantizeRow, Range, ToBytes, ConvBytes, Interleave};
+  static constexpr Int8Kernels kernels{Lanes(), 2, MultiplyInt8, QuantizeRow, Range, ToBytes, ConvBytes, Interleave, Pick};
   return &kernels;
 }
 

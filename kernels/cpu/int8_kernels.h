@@ -30,7 +30,7 @@ struct Int8Call {
 /// What a convolution of bytes computes at once.
 inline constexpr std::int64_t conv_units = 4, conv_places = 64;
 
-/// Some units of a convolution of bytes, four side by side, at some places (kernels/cpu/conv_integer.h): sums[u, p] = Σ over steps and four of x[offset of the step + p]·w.
+/// Some units of a convolution of bytes, four side by side, at some places (kernels/cpu/conv_integer.h): sums[u, p] = starts[u] + Σ over steps and four of x[offset of the step + p]·w.
 struct ConvBytesCall {
   const std::uint8_t* x = nullptr;        ///< fours; up to conv_places from the first place on are read
   const std::int64_t* offsets = nullptr;  ///< in fours, of each step
@@ -39,6 +39,7 @@ struct ConvBytesCall {
   std::int64_t weights_stride = 0;         ///< from unit to unit
   std::int64_t units = 0;                  ///< ≤ conv_units
   std::int64_t places = 0;                 ///< ≤ conv_places
+  const std::int32_t* starts = nullptr;    ///< of each unit
   std::int32_t* sums = nullptr;            ///< [unit][sums_stride]
   std::int64_t sums_stride = conv_places;  ///< from unit to unit
   const std::uint8_t* gathered = nullptr;  ///< what `gather` made of x, offsets and steps
@@ -68,6 +69,8 @@ struct Int8Kernels {
   void (*conv)(const ConvBytesCall&);
   /// to[4·i + j] = from[j][i].
   void (*interleave)(const std::uint8_t* const* from, std::int64_t count, std::uint8_t* to);
+  /// to[i] = from[i·stride] ^ flip.
+  void (*pick)(const std::uint8_t* from, std::int64_t stride, std::uint8_t flip, std::int64_t count, std::uint8_t* to);
   Gathering gathering = {};
 };
 

@@ -5,6 +5,7 @@
 #include <millrace/kernels/cpu/int8_store.h>
 
 #if defined(__x86_64__)
+#include <algorithm>
 #include <cstring>
 
 namespace millrace::cpu {
@@ -81,7 +82,7 @@ template <int Units, int Vectors>
 MILLRACE_VNNI void conv_tile(const ConvBytesCall& call) {
   __m512i sum[Units][Vectors];
   for (int unit = 0; unit < Units; ++unit)
-    for (int v = 0; v < Vectors; ++v) sum[unit][v] = _mm512_setzero_si512();
+    for (int v = 0; v < Vectors; ++v) sum[unit][v] = _mm512_set1_epi32(call.starts[unit]);
   for (std::int64_t step = 0; step < call.steps; ++step) {
     const std::uint8_t* const x = call.x + 4 * call.offsets[step];
     __m512i left[Vectors];
@@ -120,11 +121,28 @@ MILLRACE_VNNI void interleave(const std::uint8_t* const* from, std::int64_t coun
   }
 }
 
+MILLRACE_VNNI void pick(const std::uint8_t* from, std::int64_t stride, std::uint8_t flip, std::int64_t count, std::uint8_t* to) {
+  if (stride > 2) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<std::uint8_t>(from[i * stride] ^ flip);
+    return;
+  }
+  const __m512i flips = _mm512_set1_epi8(static_cast<char>(flip));
+  const std::int64_t many = 64 / stride;
+  for (std::int64_t i = 0; i < count; i += many) {
+    const std::int64_t here = std::min(many, count - i), read = (here - 1) * stride + 1;  // what lies behind the last byte is not read
+    const __m512i bytes = _mm512_xor_si512(_mm512_maskz_loadu_epi8(~__mmask64{0} >> (64 - read), from + i * stride), flips);
+    if (stride == 1)
+      _mm512_mask_storeu_epi8(to + i, ~__mmask64{0} >> (64 - here), bytes);
+    else
+      _mm256_mask_storeu_epi8(to + i, ~__mmask32{0} >> (32 - here), _mm512_cvtepi16_epi8(bytes));
+  }
+}
+
 }  // namespace
 
 const Int8Kernels* vnni_kernels(const Int8Kernels& plain) {
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vnni")) return nullptr;
-  static const Int8Kernels kernels{lanes, group, multiply, plain.quantize, plain.range, plain.to_bytes, conv, interleave};
+  static const Int8Kernels kernels{lanes, group, multiply, plain.quantize, plain.range, plain.to_bytes, conv, interleave, pick};
   return &kernels;
 }
 
