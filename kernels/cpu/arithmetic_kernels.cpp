@@ -146,7 +146,7 @@ HWY_INLINE void StoreAs(D d, DType dtype, const hn::Vec<D>* v, const std::int64_
   dtype == DType::u8 ? StoreBytes<Vectors, std::uint8_t>(d, v, places, out) : StoreBytes<Vectors, std::int8_t>(d, v, places, out);
 }
 
-/// What makes bytes of the floats of a call: its steps behind `count` others.
+/// The steps of a call that make bytes of floats, behind `count` others.
 struct ByteSteps {
   std::int64_t count = 0;
   std::int64_t inputs = 0;   ///< of those others, and the divisor

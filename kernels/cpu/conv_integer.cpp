@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include <millrace/kernels/cpu/arithmetic_kernels.h>
@@ -80,15 +81,15 @@ class Run {
                     std::vector<std::uint8_t> room(static_cast<std::size_t>(direct_ && !form_.by_taps ? 0 : 4 * planes_));
                     for (std::int64_t i = begin; i < end; ++i) arrange(i / parts, i % parts, room.data(), fours + i / parts * lanes_ * 4);
                   });
-    team.parallel(batch_ * form_.groups * blocks_,
-                  std::max<std::int64_t>(1, 1024 * conv_places / span_ / std::max<std::int64_t>(1, form_.steps())),
-                  [&](std::int64_t begin, std::int64_t end) {
-                    std::vector<std::uint8_t> room(static_cast<std::size_t>(gathers_ ? form_.unit_stride() * span_ : 0));
-                    if (gathers_) kernels_.gathering.open();
-                    for (std::int64_t i = begin; i < end; ++i)
-                      multiply(i / blocks_, i % blocks_, fours + i / blocks_ * lanes_ * 4, room.data());
-                    if (gathers_) kernels_.gathering.close();
-                  });
+    team.parallel(
+        batch_ * form_.groups * blocks_, std::max<std::int64_t>(1, 1024 * conv_places / span_ / std::max<std::int64_t>(1, form_.steps())),
+        [&](std::int64_t begin, std::int64_t end) {
+          const auto room =
+              std::make_unique_for_overwrite<std::uint8_t[]>(static_cast<std::size_t>(gathers_ ? form_.unit_stride() * span_ : 0));
+          if (gathers_) kernels_.gathering.open();
+          for (std::int64_t i = begin; i < end; ++i) multiply(i / blocks_, i % blocks_, fours + i / blocks_ * lanes_ * 4, room.get());
+          if (gathers_) kernels_.gathering.close();
+        });
   }
 
  private:
@@ -172,7 +173,7 @@ class Run {
     const std::int64_t together = gathers_ ? gathered_units : conv_units;
     for (std::int64_t unit = 0; unit < form_.units; unit += together) {
       const std::int64_t units = std::min(together, form_.units - unit), of_all = at * form_.units + unit;
-      // What the zero of x makes too much comes off in front, with what is added to the unit.
+      // Sums that the zero of x makes too great come off in front, with what is added to the unit.
       std::int32_t starts[gathered_units];
       for (std::int64_t u = 0; u < units; ++u) {
         const auto each = static_cast<std::size_t>(of_all + u);
@@ -185,7 +186,7 @@ class Run {
     }
   }
 
-  /// Takes off what the zero of the weights makes too much, and moves the places of the output together: their number.
+  /// Takes off the part of sums that the zero of the weights makes, and moves the places of the output together: their number.
   std::int64_t complete(std::int64_t unit, std::int64_t first, std::int64_t places, const std::int32_t* windows, std::int32_t* sums) const {
     const std::int32_t zero = weights_.zeros.empty() ? 0 : weights_.zeros[static_cast<std::size_t>(unit)];
     for (std::int64_t i = 0; i < places && zero != 0; ++i) sums[i] = internal::wrapping_sub(sums[i], zero, windows[i]);

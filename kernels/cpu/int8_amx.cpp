@@ -25,6 +25,10 @@ static_assert(gathered_units == block_rows && gathered_unit_rows == tile_rows &&
 /// With fewer rows most of a tile is empty, and products of vectors are as fast.
 constexpr std::int64_t least_rows = 3;
 
+/// Stores to this memory are done before the instructions of tiles that follow. g++ 12 does not know what these read, and leaves out stores that nothing
+/// else reads.
+inline void finish_stores(const void* memory) { __asm__ volatile("" : : "r"(memory) : "memory"); }
+
 /// The operand of ldtilecfg.
 struct alignas(64) TileShapes {
   std::uint8_t palette = 1;
@@ -46,6 +50,7 @@ MILLRACE_AMX void shape_tiles(std::int64_t upper, std::int64_t lower) {
   if (lower > 0)
     for (const int tile : {2, 3, 5}) shape(tile, lower);
   for (const int tile : {6, 7}) shape(tile, tile_groups);
+  finish_stores(&shapes);
   _tile_loadconfig(&shapes);
 }
 
@@ -164,6 +169,7 @@ class Block {
       if (count < tile_bytes) std::memset(to, 0, tile_bytes);
       std::memcpy(to, call_.a[first_ + row] + from, static_cast<std::size_t>(count));
     }
+    finish_stores(to);
   }
 
   const Int8Call& call_;
@@ -181,12 +187,15 @@ MILLRACE_AMX void multiply_rows(const Int8Call& call) {
   const auto* b = reinterpret_cast<const std::uint8_t*>(call.b);
   for (std::int64_t first = 0; first < call.rows; first += block_rows) {
     const Block block(call, first);
-    // To shape tiles takes as long as many products.
+    // Shaping the tiles takes as long as many products.
     if (first == 0 || block.rows() < block_rows)
       shape_tiles(std::min(tile_rows, block.rows()), std::max<std::int64_t>(0, block.rows() - tile_rows));
     for (std::int64_t panel = call.first_panel; panel < call.last_panel; ++panel) {
       const std::uint8_t* const right = b + panel * groups * panel_row;
-      if (left > 0) std::memcpy(last_right, right + chunks * tile_groups * panel_row, static_cast<std::size_t>(left * panel_row));
+      if (left > 0) {
+        std::memcpy(last_right, right + chunks * tile_groups * panel_row, static_cast<std::size_t>(left * panel_row));
+        finish_stores(last_right);
+      }
       block.run<signs>(panel, right, last_right);
     }
   }
@@ -195,13 +204,15 @@ MILLRACE_AMX void multiply_rows(const Int8Call& call) {
 
 void gather(const ConvBytesCall& call, std::uint8_t* to) {
   for (std::int64_t step = 0; step < call.steps; ++step, to += panel_row) std::memcpy(to, call.x + 4 * call.offsets[step], panel_row);
+  finish_stores(to);
 }
 
 template <bool Lower>
 MILLRACE_AMX void conv_tiles(const ConvBytesCall& call) {
-  alignas(64) std::int32_t starts[(Lower ? block_rows : tile_rows) * dot_lanes];
+  alignas(64) std::int32_t starts[(Lower ? block_rows : tile_rows) * dot_lanes] = {};
   for (std::int64_t unit = 0; unit < call.units; ++unit)
     _mm512_store_si512(starts + unit * dot_lanes, _mm512_set1_epi32(call.starts[unit]));
+  finish_stores(starts);
   for (std::int64_t v = 0; v < panel_vectors && v * dot_lanes < call.places; v += 2) {
     load_sums<Lower>(starts);
     for (std::int64_t step = 0; step < call.steps; step += tile_groups)

@@ -27,7 +27,7 @@ struct Int8Call {
   std::int64_t out_column = 0;  ///< the one that `out` begins with
 };
 
-/// What a convolution of bytes computes at once.
+/// Units and places that a convolution of bytes computes at once.
 inline constexpr std::int64_t conv_units = 4, conv_places = 64;
 
 /// Some units of a convolution of bytes, four side by side, at some places (kernels/cpu/conv_integer.h): sums[u, p] = starts[u] + Σ over steps and four of x[offset of the step + p]·w.
@@ -42,13 +42,13 @@ struct ConvBytesCall {
   const std::int32_t* starts = nullptr;    ///< of each unit
   std::int32_t* sums = nullptr;            ///< [unit][sums_stride]
   std::int64_t sums_stride = conv_places;  ///< from unit to unit
-  const std::uint8_t* gathered = nullptr;  ///< what `gather` made of x, offsets and steps
+  const std::uint8_t* gathered = nullptr;  ///< made by `gather` of x, offsets and steps
 };
 /// Convolutions that gather take this many units and fours at once. Rows of weights end with zeros up to such a step, and those of a group with such
 /// rows up to a multiple of gathered_unit_rows.
 inline constexpr std::int64_t gathered_units = 32, gathered_unit_rows = 16, gathered_steps = 16;
 
-/// What makes a convolution of many units faster; null where nothing does.
+/// Functions for convolutions of many units, which are faster so; null where they are not.
 struct Gathering {
   /// to[step, p] = x[offset of the step + p], conv_places fours of each step: then `conv` takes up to gathered_units units.
   void (*gather)(const ConvBytesCall&, std::uint8_t* to) = nullptr;

@@ -32,7 +32,7 @@ using Clock = std::chrono::steady_clock;
 // The lines that ranks say: "rank N" first, then any number of the others.
 constexpr std::string_view beat = "beat", farewell = "farewell", lost_word = "lost ";
 constexpr std::size_t longest_line = 4096;
-/// Connections that have not said their rank yet.
+/// Connections that have not said their rank yet, besides one of each rank.
 constexpr std::size_t most_strangers = 64;
 
 int number_behind(const std::string& line, std::string_view word) {
@@ -114,6 +114,8 @@ class Heartbeat::Watch {
   void accept(tcp::acceptor& door, Clock::time_point end) {
     accept_next(door);
     while (static_cast<int>(links_.size()) < size_ - 1 && Clock::now() < end) io_.run_one_until(end);
+    io_.restart();
+    io_.poll();  // ranks whose word is there already
     door.close();
     for (const LinkPtr& stranger : strangers_) stranger->socket.close();
     io_.restart();
@@ -129,7 +131,9 @@ class Heartbeat::Watch {
   void accept_next(tcp::acceptor& door) {
     door.async_accept([this, &door](const boost::system::error_code& error, tcp::socket socket) {
       if (error || !door.is_open()) return;
-      if (strangers_.size() < most_strangers) greet(std::make_shared<Link>(std::move(socket)));
+      // The oldest goes: a rank speaks at once.
+      if (strangers_.size() >= most_strangers + static_cast<std::size_t>(size_)) strangers_.front()->socket.close();
+      greet(std::make_shared<Link>(std::move(socket)));
       accept_next(door);
     });
   }
@@ -211,7 +215,7 @@ class Heartbeat::Watch {
   asio::io_context io_{1};
   asio::steady_timer timer_{io_};
   std::map<int, LinkPtr> links_;
-  std::vector<LinkPtr> strangers_;  ///< in the constructor
+  std::vector<LinkPtr> strangers_;  ///< connections that have said no rank; none behind the constructor
   bool told_ = false, leaving_ = false;
   std::thread thread_;
 };

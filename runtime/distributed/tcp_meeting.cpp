@@ -20,6 +20,7 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
+/// Connections that have not said their rank yet, besides one of each rank.
 constexpr std::size_t most_strangers = 64;
 constexpr std::size_t token_bytes = 32;
 
@@ -51,6 +52,8 @@ void TcpWorld::connect(Rendezvous& ranks) {
   const auto met = [this] { return std::cmp_equal(links_.size(), size_ - 1); };
   while (!met() && io_.run_one_until(until) > 0) {
   }
+  io_.restart();
+  io_.poll();  // ranks whose word is there already
   acceptor.close(error);
   for (const TcpLinkPtr& link : strangers_) link->close();
   strangers_.clear();
@@ -83,7 +86,13 @@ void TcpWorld::greet(int peer, const std::string& said, const std::string& token
 void TcpWorld::accept(tcp::acceptor& acceptor, const std::string& token) {
   acceptor.async_accept([this, &acceptor, token](error_code error, tcp::socket socket) {
     if (error == asio::error::operation_aborted || !acceptor.is_open()) return;
-    if (!error && strangers_.size() < most_strangers) {
+    if (!error) {
+      // The oldest goes: a rank speaks at once.
+      if (strangers_.size() >= most_strangers + static_cast<std::size_t>(size_)) {
+        const TcpLinkPtr oldest = strangers_.front();
+        strangers_.erase(strangers_.begin());
+        oldest->close();
+      }
       const auto link = std::make_shared<TcpLink>(std::move(socket));
       strangers_.push_back(link);
       link->read_one(token_bytes, [this, link, token](const TcpFrame* said) {

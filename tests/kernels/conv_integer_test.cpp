@@ -105,6 +105,20 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("places between the rows of the output may be more than are computed together") {
+  CpuDevice one(1), two(2);
+  Random random(8);
+  const ConvDesc desc{{{1, 1, 1, 1}, {1, 600, 0, 0}}, 1};
+  const Tensor x = bytes_of(random, DType::u8, DDim{1, 5, 3, 1300}), zero = Tensor::scalar(std::uint8_t{7});
+  for (const std::int64_t units : {2, 9, 40}) {
+    const Tensor w = bytes_of(random, DType::i8, DDim{units, 5, 2, 3});
+    const std::vector<std::int32_t> zeros(static_cast<std::size_t>(units), 3);
+    const Tensor wanted = expected(desc, x, 7, w, zeros, {});
+    CHECK(same_bits(conv_integer(pack_conv_integer(desc, w, zeros), x, zero, {}, one.stream(0)), wanted));
+    CHECK(same_bits(conv_integer(pack_conv_integer(desc, w, zeros), x, zero, {}, two.stream(0)), wanted));
+  }
+}
+
 TEST_CASE("a row of a batch has the bits of the row alone, and views are taken") {
   CpuDevice device;
   Random random(3);

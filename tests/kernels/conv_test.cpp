@@ -389,6 +389,22 @@ TEST_CASE("arithmetic behind a convolution has the bits of a pass of its own, on
   });
 }
 
+TEST_CASE("arithmetic behind a convolution of more results than wait for it at once has the bits of a pass of its own") {
+  CpuDevice one(1), two(2);
+  Random random(12);
+  const Tensor x = random_tensor(random, DType::f32, DDim{2, 8, 120, 120}), bias = random_tensor(random, DType::f32, DDim{40});
+  for (const std::int64_t pad : {0, 1}) {
+    const ConvDesc desc{{{1, 1, pad, pad}, {1, 1, pad, pad}}, 1};
+    const Tensor w = random_tensor(random, DType::f32, DDim{40, 8, 3, 3});
+    const Tensor plain = conv(desc, x, w, &bias, one.stream(0));
+    const ConvSteps steps{{ArithmeticStep::mul, ArithmeticStep::sigmoid, ArithmeticStep::add},
+                          {random_tensor(random, DType::f32, DDim{40, 1, 1}), random_tensor(random, DType::f32, plain.dims())}};
+    const Tensor wanted = take_steps(steps, plain, one.stream(0));
+    CHECK(same_bits(conv(desc, x, w, &bias, one.stream(0), nullptr, steps), wanted));
+    CHECK(same_bits(conv(desc, x, w, &bias, two.stream(0), nullptr, steps), wanted));
+  }
+}
+
 TEST_CASE("operands of another number or dtype behind a convolution are errors") {
   CpuDevice device;
   const ConvDesc desc{{{}}};

@@ -131,13 +131,14 @@ TEST_CASE("connections that said no rank end when the ranks have met, and those 
       boost::system::error_code error;
       std::vector<tcp::socket> strangers;
       tcp::socket own(io);
-      own.connect(door);
-      const auto come = [&] {
-        for (int i = 0; i < 8; ++i) strangers.emplace_back(io).connect(door, error);
+      const auto come = [&](int count) {
+        for (int i = 0; i < count; ++i) strangers.emplace_back(io).connect(door, error);
       };
-      come();
+      come(round == 0 ? 80 : 8);  // more than are kept
+      own.connect(door);
+      come(8);
       boost::asio::write(own, boost::asio::buffer(std::string("rank 1\n")));
-      come();
+      come(8);
       for (tcp::socket& stranger : strangers) {
         const timeval most{5, 0};
         ::setsockopt(stranger.native_handle(), SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);

@@ -180,7 +180,11 @@ class Order {
     const std::size_t count = operands_.size();
     if (count > most) {
       Operand all = operands_[0];
-      for (std::size_t i = 1; i < count; ++i) all = contracted(to_, all, operands_[i], kept_beside((std::size_t{2} << i) - 1));
+      for (std::size_t i = 1; i < count; ++i) {
+        Labels kept = output_;
+        for (std::size_t behind = i + 1; behind < count; ++behind) kept += operands_[behind].labels;
+        all = contracted(to_, all, operands_[i], kept);
+      }
       return all;
     }
     plans_.resize(std::size_t{1} << count);
@@ -207,7 +211,7 @@ class Order {
   Labels kept_beside(std::size_t set) const {
     Labels kept = output_;
     for (std::size_t i = 0; i < operands_.size(); ++i)
-      if (i >= 8 * sizeof set || (set >> i & 1) == 0) kept += operands_[i].labels;
+      if ((set >> i & 1) == 0) kept += operands_[i].labels;
     return kept;
   }
   void plan(std::size_t set) {

@@ -79,7 +79,7 @@ VarId fitted(Importer& to, VarId x, int axis, std::int64_t before, std::int64_t 
   return to.emit1("slice", {x}, {{"starts", Ints{std::max<std::int64_t>(0, -before)}}, {"ends", Ints{end}}, {"axes", Ints{axis}}});
 }
 
-/// What `output_shape` asks for along the axes whose extents a run knows: the numbers of `share`, computed.
+/// Extents that `output_shape` asks for along the axes that a run alone knows: the numbers of `share`, computed.
 class OpenShape {
  public:
   OpenShape(Importer& to, const Node& node, const std::vector<Spread>& spreads)
