@@ -35,12 +35,22 @@ struct Axis {
 
 VarId at(Importer& to, VarId list, std::int64_t i) { return to.emit1("gather", {list, number(to, i)}, {{"axis", std::int64_t{0}}}); }
 
-/// (y + shift) / scale − shift of the nearest mode. By sizes the quotient is one of whole numbers, whose ties are exact. Scales are f32, and so is the quotient, as
+/// (y + shift) / scale − back of the nearest mode. By sizes the quotient is one of whole numbers, whose ties are exact. Scales are f32, and so is the quotient, as
 /// ONNX Runtime and PyTorch have it: 3 / 0.6f is 5.
-VarId nearest_quotient(const Formula& f, const Axis& axis, VarId y, double shift) {
-  if (axis.by_size) return f.minus(f.over(f.times(f.plus(y, shift), axis.in), f.taken(axis.out)), shift);
+VarId nearest_quotient(const Formula& f, const Axis& axis, VarId y, double shift, double back) {
+  if (axis.by_size) return f.minus(f.over(f.times(f.plus(y, shift), axis.in), f.taken(axis.out)), back);
   const Formula narrow = f.in(DType::f32);
-  return f.taken(narrow.minus(narrow.over(narrow.plus(narrow.taken(y), shift), narrow.taken(axis.scale)), shift));
+  return f.taken(narrow.minus(narrow.over(narrow.plus(narrow.taken(y), shift), narrow.taken(axis.scale)), back));
+}
+
+/// in / 2 · (1 − out / (in · scale)) + (y + 0.5) / scale − 0.5 in f32, likewise.
+VarId nearest_symmetric(const Formula& f, const Axis& axis, VarId y) {
+  const Formula narrow = f.in(DType::f32);
+  const VarId in = narrow.taken(axis.in), scale = narrow.taken(axis.scale);
+  const VarId share = narrow.over(narrow.taken(axis.out), narrow.times(scale, in));
+  const VarId offset = narrow.times(narrow.over(in, 2.0), narrow.minus(narrow.number(1), share));
+  const VarId quotient = narrow.over(narrow.plus(narrow.taken(y), 0.5), scale);
+  return f.taken(narrow.minus(narrow.plus(offset, quotient), 0.5));
 }
 
 /// Where the outputs lie in the input: [out].
@@ -50,15 +60,20 @@ VarId places(const Formula& f, const Form& form, const Axis& axis, VarId out_num
   const VarId alone = f.op("equal", real_out, 1.0);
   const VarId last = f.minus(axis.in, 1.0);
   const auto spread = [&](VarId reach) { return f.over(f.times(y, reach), f.where(alone, f.number(1), f.minus(real_out, 1.0))); };
+  const bool nearest = form.mode == "nearest";
   const auto quotient = [&](double shift) {
-    if (form.mode == "nearest") return nearest_quotient(f, axis, y, shift);
+    if (nearest) return nearest_quotient(f, axis, y, shift, shift);
     return shift == 0 ? f.over(y, axis.scale) : f.minus(f.over(f.plus(y, shift), axis.scale), shift);
   };
   if (form.coordinates == "asymmetric") return quotient(0);
   if (form.coordinates == "align_corners") return f.where(alone, f.times(y, 0.0), spread(last));
   if (form.coordinates == "pytorch_half_pixel") return f.where(f.op("equal", f.taken(axis.out), 1.0), f.times(y, 0.0), quotient(0.5));
-  if (form.coordinates == "tf_half_pixel_for_nn") return f.over(f.plus(y, 0.5), axis.scale);  // of opsets 11 and 12
+  if (form.coordinates == "tf_half_pixel_for_nn") {  // of opsets 11 and 12; an axis that keeps its extent is no resized one
+    const VarId moved = nearest ? nearest_quotient(f, axis, y, 0.5, 0) : f.over(f.plus(y, 0.5), axis.scale);
+    return f.where(f.op("equal", f.taken(axis.scale), 1.0), y, moved);
+  }
   if (form.coordinates == "half_pixel_symmetric") {
+    if (nearest && !axis.by_size) return nearest_symmetric(f, axis, y);
     // in / 2 · (1 − out / real_out) more than half_pixel, by one quotient: ties stay where they are.
     const VarId apart = f.times(f.minus(real_out, f.taken(axis.out)), 0.5);
     return f.minus(f.over(f.plus(f.plus(y, 0.5), apart), axis.scale), 0.5);

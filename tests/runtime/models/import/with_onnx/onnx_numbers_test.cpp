@@ -22,7 +22,8 @@ using testing::GraphBuilder, testing::Ints, testing::list, testing::ones, testin
     testing::same_bits;
 
 /// The numbers of a nearest Resize of 0, 1, 2 and so on, [1, 1, length], whose length a run knows.
-std::vector<float> nearest(std::int64_t length, const char* coordinates, const char* rounding, float scale, std::int64_t size = 0) {
+std::vector<float> nearest(std::int64_t length, const char* coordinates, const char* rounding, float scale, std::int64_t size = 0,
+                           int opset = 19) {
   GraphBuilder graph;
   graph.input("x", {1, 1, -1}).initializer("scales", Tensor::from<float>({1, 1, scale})).initializer("sizes", list({1, 1, size}));
   graph.output("y");
@@ -31,7 +32,7 @@ std::vector<float> nearest(std::int64_t length, const char* coordinates, const c
       .set("nearest_mode", rounding);
   std::vector<float> x;
   for (std::int64_t i = 0; i < length; ++i) x.push_back(static_cast<float>(i));
-  return testing::on_cpu(parse(graph, 19), {{"x", Tensor::from(x, DDim{1, 1, length})}})["y"].tensor().to_vector<float>();
+  return testing::on_cpu(parse(graph, opset), {{"x", Tensor::from(x, DDim{1, 1, length})}})["y"].tensor().to_vector<float>();
 }
 
 TEST_CASE("A nearest Resize divides by scales in f32, and its quotients by sizes are exact") {
@@ -41,6 +42,12 @@ TEST_CASE("A nearest Resize divides by scales in f32, and its quotients by sizes
   CHECK(nearest(7, "half_pixel", "round_prefer_floor", 0.7f) == Floats{0, 2, 3, 4});
   CHECK(nearest(5, "pytorch_half_pixel", "floor", 0.6f) == Floats{0, 2, 3});
   CHECK(nearest(5, "half_pixel", "round_prefer_ceil", 1.0f, 5) == Floats{0, 1, 2, 3, 4});
+  // Numbers of ONNX Runtime 1.32.
+  CHECK(nearest(5, "half_pixel_symmetric", "ceil", 1.0f / 3) == Floats{2});
+  CHECK(nearest(3, "half_pixel_symmetric", "ceil", 1.7f) == Floats{0, 1, 1, 2, 2});
+  CHECK(nearest(3, "tf_half_pixel_for_nn", "round_prefer_ceil", 1.0f / 3, 0, 11) == Floats{2});
+  CHECK(nearest(4, "tf_half_pixel_for_nn", "round_prefer_ceil", 0.6f, 0, 11) == Floats{1, 3});
+  CHECK(nearest(4, "tf_half_pixel_for_nn", "ceil", 1.0f, 0, 11) == Floats{0, 1, 2, 3});
   for (const auto& [length, size] : {std::pair{14, 18}, {21, 27}, {28, 18}, {7, 5}, {5, 7}}) {
     INFO(length, " to ", size);
     Floats wanted;
