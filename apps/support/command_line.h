@@ -9,19 +9,20 @@
 
 namespace millrace::app {
 
-/// Adds the checks that every option has beside its own: its text is not empty, and a whole number has decimal digits without a zero in front, which CLI11
+/// Adds the checks that every option has before its own: its text is not empty, and a whole number has decimal digits without a zero in front, which CLI11
 /// would read as octal.
 inline void check_values(CLI::App& command) {
   for (CLI::Option* option : command.get_options()) {
     if (option->get_items_expected_max() == 0) continue;
     const std::string type = option->get_type_name();
     const bool whole = type.starts_with("UINT") || type.starts_with("INT");
-    option->check([whole](const std::string& text) -> std::string {
+    const auto wrong = [whole](const std::string& text) -> std::string {
       if (text.empty()) return "expected a value, found none";
       const std::size_t digits = text[0] == '-' || text[0] == '+' ? 1 : 0;
       if (whole && text.size() > digits + 1 && text[digits] == '0') return "expected a decimal number, found '" + text + "'";
       return {};
-    });
+    };
+    option->transform(CLI::Validator(wrong, ""));  // in front of the others, which `check` is behind
   }
   for (CLI::App* below : command.get_subcommands({})) check_values(*below);
 }
