@@ -15,7 +15,7 @@ inline constexpr std::int64_t dot_lanes = 16, dot_group = 4, dot_width = panel_v
 
 /// The sums of the weights of 16 columns.
 MILLRACE_VNNI inline __m512i column_sums(const Int8Call& call, std::int64_t column) {
-  return _mm512_srai_epi32(_mm512_loadu_si512(call.offsets + column), 7);
+  return _mm512_maskz_srai_epi32(0xffff, _mm512_loadu_si512(call.offsets + column), 7);  // g++ 12 warns of the form without a mask
 }
 
 /// Writes 16 finished sums of a row, those of columns from `column` on, in the form that the call asks for.
