@@ -47,10 +47,10 @@ std::shared_ptr<const ConvTaps> find_taps(const ConvDesc& desc, const Tensor& we
 /// Arithmetic on the results of a convolution, as kernels/arithmetic.h has it, behind bias and relu.
 struct ConvSteps {
   std::vector<ArithmeticStep> steps;
-  std::vector<std::optional<Tensor>> operands;  ///< none: the result of the convolution
+  std::vector<std::optional<Tensor>> operands;  ///< of any strides; none: the result of the convolution
 };
 
-/// The arithmetic behind a convolution that has run without it.
+/// The arithmetic behind a convolution that has run without it: `arithmetic` of the result `made`, with its broadcasting and errors.
 Tensor take_steps(const ConvSteps& steps, const Tensor& made, StreamRef stream);
 
 /// x [N, in_channels, L1, …] of any strides, weights of as many axes, bias [out_channels] or null; f32 or f64 on host memory. Bits depend neither on N

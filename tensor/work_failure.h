@@ -13,7 +13,7 @@ MILLRACE_ERROR(DeviceError, Error);  ///< work on a device that did not run to i
 
 /// A device that is gone for the rest of the process: a kernel trapped, or its streams failed and cannot be renewed.
 MILLRACE_ERROR(PlaceLostError, Error);
-/// The same, with the cause by which the place was lost: "cuda:0 is lost: …".
+/// A PlaceLostError that names the place and carries the text of the cause: "cuda:0 is lost: …".
 std::exception_ptr place_lost(const Place& place, const std::exception_ptr& cause);
 
 /// The failure of work that threw `error` on a stream: an Error of the same type that also names the origin and the place of the work,

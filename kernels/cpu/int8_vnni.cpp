@@ -129,7 +129,7 @@ MILLRACE_VNNI void pick(const std::uint8_t* from, std::int64_t stride, std::uint
   const __m512i flips = _mm512_set1_epi8(static_cast<char>(flip));
   const std::int64_t many = 64 / stride;
   for (std::int64_t i = 0; i < count; i += many) {
-    const std::int64_t here = std::min(many, count - i), read = (here - 1) * stride + 1;  // what lies behind the last byte is not read
+    const std::int64_t here = std::min(many, count - i), read = (here - 1) * stride + 1;  // memory behind the last byte is not read
     const __m512i bytes = _mm512_xor_si512(_mm512_maskz_loadu_epi8(~__mmask64{0} >> (64 - read), from + i * stride), flips);
     if (stride == 1)
       _mm512_mask_storeu_epi8(to + i, ~__mmask64{0} >> (64 - here), bytes);

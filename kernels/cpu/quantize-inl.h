@@ -24,6 +24,7 @@ template <class N>
 class ByteQuotient {
   using D = hn::ScalableTag<float>;
   using V = hn::Vec<D>;
+  using Words = hn::Vec<hn::RebindToUnsigned<D>>;
 
  public:
   using Bytes = hn::Rebind<std::uint8_t, D>;
@@ -49,7 +50,7 @@ class ByteQuotient {
     const V sum = hn::Add(held, hn::Set(d, rounding));
     const V apart = hn::Abs(hn::Sub(held, hn::Sub(sum, hn::Set(d, rounding))));
     const auto decided = hn::Lt(apart, hn::Set(d, 0.5f - 0x1p-12f));
-    return hn::AllTrue(d, decided) ? bytes(sum, zero_) : divided(x, divisor_, least_, most_, zero_);
+    return hn::AllTrue(d, decided) ? hn::TruncateTo(Bytes(), whole(sum, zero_)) : divided(x, divisor_, least_, most_, zero_);
   }
 
  private:
@@ -66,22 +67,21 @@ class ByteQuotient {
     return hn::IfThenElse(hn::Eq(x, x), held, x);
 #endif
   }
-  static HWY_INLINE hn::Vec<Bytes> bytes(V sum, hn::Vec<hn::RebindToUnsigned<D>> zero) {
+  /// The whole numbers that a sum with `rounding` holds, plus zero.
+  static HWY_INLINE Words whole(V sum, Words zero) {
     const hn::RebindToUnsigned<D> words;
-    return hn::TruncateTo(Bytes(), hn::Add(hn::Sub(hn::BitCast(words, sum), hn::Set(words, rounding_bits)), zero));
+    return hn::Add(hn::Sub(hn::BitCast(words, sum), hn::Set(words, rounding_bits)), zero);
   }
-  static HWY_NOINLINE hn::Vec<Bytes> divided(V x, V divisor, V least, V most, hn::Vec<hn::RebindToUnsigned<D>> zero) {
+  static HWY_NOINLINE hn::Vec<Bytes> divided(V x, V divisor, V least, V most, Words zero) {
     const D d;
-    const hn::RebindToUnsigned<D> words;
     const V q = hn::Div(x, divisor);
-    const V sum = hn::Add(within(hn::IfThenElseZero(hn::Eq(q, q), q), least, most), hn::Set(d, rounding));
-    const auto numbers = hn::RebindMask(words, hn::Eq(q, q));
-    return hn::TruncateTo(Bytes(),
-                          hn::IfThenElseZero(numbers, hn::Add(hn::Sub(hn::BitCast(words, sum), hn::Set(words, rounding_bits)), zero)));
+    const auto is_number = hn::Eq(q, q);
+    const V sum = hn::Add(within(hn::IfThenElseZero(is_number, q), least, most), hn::Set(d, rounding));
+    return hn::TruncateTo(Bytes(), hn::IfThenElseZero(hn::RebindMask(hn::RebindToUnsigned<D>(), is_number), whole(sum, zero)));
   }
 
   V divisor_, inverse_, least_, most_;
-  hn::Vec<hn::RebindToUnsigned<D>> zero_;
+  Words zero_;
 };
 
 }  // namespace millrace::cpu::HWY_NAMESPACE

@@ -215,7 +215,7 @@ class Heartbeat::Watch {
   asio::io_context io_{1};
   asio::steady_timer timer_{io_};
   std::map<int, LinkPtr> links_;
-  std::vector<LinkPtr> strangers_;  ///< connections that have said no rank; none behind the constructor
+  std::vector<LinkPtr> strangers_;  ///< connections without a rank; empty after the constructor
   bool told_ = false, leaving_ = false;
   std::thread thread_;
 };

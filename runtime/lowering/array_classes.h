@@ -8,8 +8,8 @@
 
 namespace millrace {
 
-/// The vars of a program that may stand for the same array: what goes into a loop, its parameter, its next value and what comes out of the
-/// loop; the results of both branches and what comes out of the `if`. Internal to the executor.
+/// The vars of a program that may stand for the same array: the input of a loop, its parameter, its next value and the result of the
+/// loop; the results of both branches and the result of the `if`. Internal to the executor.
 class ArrayClasses {
  public:
   ArrayClasses() = default;

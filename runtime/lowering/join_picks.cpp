@@ -87,7 +87,7 @@ class Joiner {
     return Picked{from->inputs[0], axis, counted(place, extent(from->inputs[0], axis))};
   }
 
-  /// A piece of one place, whose axis is taken away: of a split, or of a slice.
+  /// A piece of one place that a split or a slice gives, and whose axis a squeeze removes.
   std::optional<Picked> taken_apart(VarId rows) const {
     const Op* const squeezed = maker(rows, "squeeze");
     const Ints axes = squeezed == nullptr ? Ints{} : squeezed->attributes.get_or("axes", Ints{});

@@ -34,7 +34,7 @@ class LstmLoop {
   /// c; whether c of every iteration is wanted; and which states of the form h and c are.
   const LstmDesc& cell() const noexcept { return cell_; }
   VarId x = no_var, w = no_var, r = no_var, bias = no_var, peepholes = no_var, h_next = no_var, c_next = no_var;
-  /// The rows that step, bool [rows, 1]: the next states are `where(live, what the cell makes, the state)`. None: all, and those below are
+  /// The rows that step, bool [rows, 1]: the next states are `where(live, result of the cell, state)`. None: all rows step, and h_made and c_made are
   /// the next h and c. Other readers of the cell's results read rows that step, so they may be given the next states.
   VarId live = no_var, h_made = no_var, c_made = no_var;
   /// The states before the iteration; outputs of the form may be these.

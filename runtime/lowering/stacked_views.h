@@ -20,7 +20,7 @@ struct StackedView {
   std::vector<int> axes;
 };
 
-/// The tensors of block 0 that show the slots of an array of fixed size and without an order: what dense layers hand on, through ops that only
+/// The tensors of block 0 that show the slots of an array of fixed size and without an order: outputs of dense layers, through ops that only
 /// move axes.
 class StackedViews {
  public:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The beginning of a session: what of session.h has to do with `start`.
+// The beginning of a session: the functions of session.h about `start`.
 #include <algorithm>
 #include <chrono>
 #include <optional>

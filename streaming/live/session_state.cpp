@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saving, moving and resuming of a session: what of session.h has to do with `save`, `draining`, tickets and what was acknowledged.
+// Saving, moving and resuming of a session: the functions of session.h about `save`, `draining`, tickets and acknowledged rows.
 #include <algorithm>
 
 #include <fmt/format.h>

@@ -144,7 +144,7 @@ TEST_CASE(
       const std::int64_t rows = random.between(1, 3), width = random.between(1, 200);
       std::vector<float> numbers;
       for (std::int64_t i = 0; i < rows * width; ++i) {
-        // A half of a step, what lies beside it, or any number.
+        // A half of a step, a neighbour of it, or any number.
         const float half = (static_cast<float>(random.between(-700, 700)) + 0.5f) * scale;
         const float beside[] = {half,
                                 std::nextafter(half, infinity),

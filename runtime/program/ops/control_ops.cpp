@@ -43,8 +43,8 @@ void expect_count(std::size_t wanted, std::size_t found, const std::string& what
   if (wanted != found) throw ProgramError("expected " + std::to_string(wanted) + " " + what + ", found " + std::to_string(found));
 }
 
-/// The vars of a loop's body that may differ from iteration to iteration: those computed from what the body updates, from slots at
-/// such places, from arrays that the body writes, and from ops that are not pure.
+/// The vars of a loop's body that may differ from iteration to iteration: results that depend on updated vars, on slots at
+/// such places, on arrays that the body writes, and on ops that are not pure.
 class Changes {
  public:
   Changes(const Program& program, const Block& body) : program_(program) {

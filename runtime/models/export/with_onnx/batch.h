@@ -9,8 +9,8 @@
 
 namespace millrace::exporting {
 
-/// The values of a program that have rows of several sequences, and the axis of those rows: what has LoD, what is read from an array with an order,
-/// and what is one row for each sequence. UnsupportedError names an op that makes one sequence's numbers depend on another's.
+/// The values of a program that have rows of several sequences, and the axis of those rows: values with LoD, values that are read from an array with
+/// an order, and values with one row for each sequence. UnsupportedError names an op that makes one sequence's numbers depend on another's.
 class RowsOfSequences {
  public:
   explicit RowsOfSequences(const Program& program);
