@@ -11,6 +11,7 @@ namespace {
 
 /// Packed operands up to this size stay on the stack.
 constexpr std::int64_t stack_bytes = 8192;
+constexpr std::int64_t line_bytes = 64;
 /// So few rows read each panel once, and gain nothing from one that stays near.
 constexpr std::int64_t few_rows = 2;
 
@@ -40,14 +41,21 @@ struct Views {
 };
 
 bool packs_a(const Tensor& a) { return a.dim(1) > 1 && a.strides()[1] != 1; }
+/// Whether vectors of this machine are whole lines of a cache.
+template <class T>
+bool vectors_are_lines() {
+  return gemm_kernels().lanes<T>() * static_cast<std::int64_t>(sizeof(T)) == line_bytes;
+}
+
 /// The most rows of a for which b is read where it lies; for more, packing b costs less than it saves. Every few rows of a read all of b once more.
-/// Vectors of 64 bytes take so many rows at a time that any cache keeps up; narrower ones need b in the second cache, where rows at a distance of
-/// many lines share few places.
+/// Vectors of whole lines take so many rows at a time that any cache keeps up, unless rows of b begin at one place of their pages: these share few places
+/// of the second cache. Narrower vectors need b in the second cache, where rows at a distance of many lines share few places.
 template <class T>
 std::int64_t rows_in_place(const Tensor& b) {
-  constexpr std::int64_t line = 64, apart = 8;
-  if (gemm_kernels().lanes<T>() * static_cast<std::int64_t>(sizeof(T)) == line) return 256;
-  return b.strides()[0] * static_cast<std::int64_t>(sizeof(T)) % (apart * line) == 0 ? 24 : 128;
+  constexpr std::int64_t apart = 8, page_bytes = 4096, few_k = 256;
+  const std::int64_t stride = b.strides()[0] * static_cast<std::int64_t>(sizeof(T));
+  if (vectors_are_lines<T>()) return stride % page_bytes != 0 ? 256 : std::min(b.dim(0), k_block) > few_k ? 31 : 95;
+  return stride % (apart * line_bytes) == 0 ? 24 : 128;
 }
 
 template <class T>
@@ -60,7 +68,7 @@ bool packs_b(const Tensor& a, const Tensor& b) {
 /// the same few places of the first cache.
 template <class T>
 std::int64_t turned_stride(std::int64_t k) {
-  constexpr auto line = static_cast<std::int64_t>(64 / sizeof(T));
+  constexpr auto line = static_cast<std::int64_t>(line_bytes / sizeof(T));
   return ((k + line - 1) / line | 1) * line;
 }
 
@@ -95,13 +103,13 @@ void run_rows(const GemmKernels& kernels, const Views<T>& views, MatrixCall<T> c
 /// Fetches `width` columns from `column` on of rows [first, last) of b into the caches.
 template <class T>
 void fetch_ahead(const Views<T>& views, std::int64_t column, std::int64_t width, std::int64_t first, std::int64_t last) {
-  constexpr auto line = static_cast<std::int64_t>(64 / sizeof(T));
+  constexpr auto line = static_cast<std::int64_t>(line_bytes / sizeof(T));
   for (std::int64_t k = first; k < last; ++k)
     for (std::int64_t i = 0; i < width; i += line) __builtin_prefetch(views.b + k * views.b_row + column + i);
 }
 
 /// All rows by one panel after another, each packed where the one before lay: it is still in the second cache when rows read it. In one thread. Rows
-/// of b lie far apart, so the rows of the next panel are fetched while this one is multiplied.
+/// of b lie far apart, so the rows of the next panel are fetched while this one is multiplied, unless vectors are so wide that the fetches delay them.
 template <class T>
 void run_panels(const GemmKernels& kernels, const Views<T>& views, const PackedLayout& layout, MatrixCall<T> call, T* scratch) {
   const T* a[max_rows];
@@ -114,7 +122,7 @@ void run_panels(const GemmKernels& kernels, const Views<T>& views, const PackedL
   // Panels that are packed together: few rows multiply eight vectors of columns at a time, and four vectors are two lines of a row of b, side by side.
   const std::int64_t together = (views.m <= few_rows ? 8 : 4) / layout.panel, step = together * layout.width();
   constexpr std::int64_t rows_at_once = 6;
-  const bool fetches = views.b_column == 1 && views.k >= 64 && views.m >= 2 * rows_at_once;
+  const bool fetches = !vectors_are_lines<T>() && views.b_column == 1 && views.k >= 64 && views.m >= 2 * rows_at_once;
   const std::int64_t most = fetches ? rows_at_once : max_rows;
   for (std::int64_t column = 0; column < layout.columns; column += step) {
     const PackedLayout some = layout_for<T>(kernels, layout.k, std::min(step, layout.columns - column));

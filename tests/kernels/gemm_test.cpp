@@ -138,6 +138,15 @@ TEST_CASE("a matrix that is read where it lies, packed or packed from its column
         CHECK(same_bits(matmul(a, turned_b, one.stream(0)), expected));
         CHECK(same_bits(run_packed(a, turned_b, nullptr, one.stream(0)), expected));
       }
+    for (const std::int64_t m : {31, 32, 95, 96}) {  // rows of b a page apart
+      const std::int64_t k = m < 64 ? 300 : 200;
+      INFO(name, ", m ", m, ", k ", k);
+      const Tensor a = random_tensor(random, DType::f32, DDim{m, k}), wide = random_tensor(random, DType::f32, DDim{k, 1024});
+      const Tensor b = wide.slice(1, 0, 133);
+      const Tensor expected = ordered_product<float>(a, contiguous(b, one.stream(0)), cpu::fuses(name));
+      CHECK(same_bits(matmul(a, b, one.stream(0)), expected));
+      CHECK(same_bits(matmul(a, b, two.stream(0)), expected));
+    }
     const Tensor a = random_tensor(random, DType::f64, DDim{130, 35}), b = random_tensor(random, DType::f64, DDim{67, 35}).permute({1, 0});
     const Tensor expected = ordered_product<double>(a, contiguous(b, one.stream(0)), cpu::fuses(name));
     CHECK(same_bits(matmul(a, b, one.stream(0)), expected));
