@@ -12,7 +12,7 @@ void layer_norm(const Tensor& x, const Tensor& scale, const Tensor* bias, int ax
     const auto* factors = static_cast<const Wide*>(scale.raw());
     const auto* addends = bias == nullptr ? nullptr : static_cast<const Wide*>(bias->raw());
     each_rows<decltype(element), Wide>(x, axes, out, team, [&](Wide* const* rows, int count, std::int64_t n) {
-      layer_norm_rows(rows, count, n, factors, addends, static_cast<Wide>(epsilon));
+      layer_norm_rows(rows, rows, count, n, factors, addends, static_cast<Wide>(epsilon));
     });
   });
 }

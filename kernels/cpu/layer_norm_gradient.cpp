@@ -17,9 +17,15 @@ void run(const NormGradientCall& call, std::int64_t n, ThreadTeam& team) {
   auto* dx = static_cast<T*>(call.dx.raw_mutable());
   auto* rows = static_cast<T*>(call.rows.raw_mutable());
   team.parallel(call.x.elements() / n, std::max<std::int64_t>(1, grain_heavy / n), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row)
-      layer_norm_gradient_row(
-          NormGradientRow<T>{x + row * n, g + row * n, scale, static_cast<T>(call.epsilon), dx + row * n, rows + row * n}, n);
+    NormGradientRow<T> some[norm_rows];
+    for (std::int64_t first = begin; first < end; first += norm_rows) {
+      const auto count = static_cast<int>(std::min<std::int64_t>(norm_rows, end - first));
+      for (int i = 0; i < count; ++i) {
+        const std::int64_t at = (first + i) * n;
+        some[i] = {x + at, g + at, scale, static_cast<T>(call.epsilon), dx + at, rows + at};
+      }
+      layer_norm_gradient_rows(some, count, n);
+    }
   });
 }
 

@@ -9,9 +9,14 @@ namespace millrace::cpu {
 /// Of one sum of a layer norm (kernels/layer_norm.h) or of a softmax.
 inline constexpr int norm_chains = 16;
 
-/// In place (kernels/layer_norm.h); `bias` may be null, n ≥ 1.
-void layer_norm_rows(float* const* rows, int count, std::int64_t n, const float* scale, const float* bias, float epsilon);
-void layer_norm_rows(double* const* rows, int count, std::int64_t n, const double* scale, const double* bias, double epsilon);
+/// Rows that keep the adders of a processor busy: each addition of a chain waits for the one before.
+inline constexpr int norm_rows = 4;
+
+/// to[row] = the norm of from[row] (kernels/layer_norm.h), which may be one row; `bias` may be null, n ≥ 1.
+void layer_norm_rows(const float* const* from, float* const* to, int count, std::int64_t n, const float* scale, const float* bias,
+                     float epsilon);
+void layer_norm_rows(const double* const* from, double* const* to, int count, std::int64_t n, const double* scale, const double* bias,
+                     double epsilon);
 
 /// One row of kernels/layer_norm_gradient.h. `dx` and `rows` overlap nothing.
 template <class T>
@@ -20,7 +25,7 @@ struct NormGradientRow {
   T epsilon;
   T *dx, *rows;
 };
-void layer_norm_gradient_row(const NormGradientRow<float>& row, std::int64_t n);
-void layer_norm_gradient_row(const NormGradientRow<double>& row, std::int64_t n);
+void layer_norm_gradient_rows(const NormGradientRow<float>* rows, int count, std::int64_t n);
+void layer_norm_gradient_rows(const NormGradientRow<double>* rows, int count, std::int64_t n);
 
 }  // namespace millrace::cpu

@@ -332,22 +332,27 @@ class Machine {
       return;
     }
     each_few(op, first, rows, [&](const T* const* from, T* const* to, int count) {
-      for (int r = 0; r < count; ++r)
-        if (to[r] != from[r]) std::memcpy(to[r], from[r], static_cast<std::size_t>(op.inner) * sizeof(T));
-      layer_norm_rows(to, count, op.inner, at(op.in[1], first), op.in[2].reg < 0 ? nullptr : at(op.in[2], first),
+      layer_norm_rows(from, to, count, op.inner, at(op.in[1], first), op.in[2].reg < 0 ? nullptr : at(op.in[2], first),
                       static_cast<T>(op.epsilon));
     });
   }
 
   void norm_gradient(const RowOp& op, std::int64_t first, std::int64_t rows) const {
     if (op.inner == 0) return;
-    const auto part = [](const RowOperand& of, std::int64_t o) { return o * of.outer_step; };
-    for (std::int64_t row = first; row < first + rows; ++row)
-      for (std::int64_t o = 0; o < op.outer; ++o)
-        layer_norm_gradient_row(
-            NormGradientRow<T>{at(op.in[0], row) + part(op.in[0], o), at(op.in[2], row) + part(op.in[2], o), at(op.in[1], first),
-                               static_cast<T>(op.epsilon), at(op.out, row) + part(op.out, o), at(op.out2, row) + part(op.out2, o)},
-            op.inner);
+    const auto part = [this](const RowOperand& of, std::int64_t row, std::int64_t o) { return at(of, row) + o * of.outer_step; };
+    const T* const scale = at(op.in[1], first);
+    NormGradientRow<T> some[norm_rows];
+    int count = 0;
+    for (std::int64_t row = first; row < first + rows; ++row) {
+      for (std::int64_t o = 0; o < op.outer; ++o) {
+        some[count] = {part(op.in[0], row, o),     part(op.in[2], row, o), scale,
+                       static_cast<T>(op.epsilon), part(op.out, row, o),   part(op.out2, row, o)};
+        if (++count < norm_rows) continue;
+        layer_norm_gradient_rows(some, count, op.inner);
+        count = 0;
+      }
+    }
+    if (count > 0) layer_norm_gradient_rows(some, count, op.inner);
   }
 
   // ---- Products and cells ----

@@ -41,29 +41,26 @@ HWY_INLINE T Greatest(const T* x, std::int64_t n) {
 /// Σ exp(x[i] − most) in the chains of kernels/layer_norm.h; the powers go to `powers` unless that is null.
 template <class T>
 HWY_INLINE T SumPowers(const T* x, T most, T* powers, std::int64_t n) {
-  const hn::CappedTag<T, norm_chains> d;
-  constexpr auto lanes = static_cast<int>(hn::MaxLanes(d));
-  constexpr int parts = norm_chains / lanes;
+  const typename Chains<T>::D d;
+  constexpr int lanes = Chains<T>::lanes;
   const auto shift = hn::Set(d, most);
-  hn::Vec<decltype(d)> sums[parts];
-  for (int p = 0; p < parts; ++p) sums[p] = hn::Zero(d);
+  Chains<T> sums;
+  sums.clear();
   std::int64_t i = 0;
   for (; i + norm_chains <= n; i += norm_chains) {
-    for (int p = 0; p < parts; ++p) {
+    for (int p = 0; p < Chains<T>::parts; ++p) {
       const auto power = ExpNegative(d, hn::Sub(hn::LoadU(d, x + i + p * lanes), shift));
       if (powers != nullptr) hn::StoreU(power, d, powers + i + p * lanes);
-      sums[p] = hn::Add(sums[p], power);
+      sums.part[p] = hn::Add(sums.part[p], power);
     }
   }
   for (int p = 0; i < n; ++p, i += lanes) {
     const auto some = static_cast<std::size_t>(std::min<std::int64_t>(lanes, n - i));
     const auto power = ExpNegative(d, hn::Sub(LoadSome(d, x + i, some), shift));
     if (powers != nullptr) StoreSome(d, power, powers + i, some);
-    sums[p] = hn::Add(sums[p], hn::IfThenElseZero(hn::FirstN(d, some), power));
+    sums.part[p] = hn::Add(sums.part[p], hn::IfThenElseZero(hn::FirstN(d, some), power));
   }
-  HWY_ALIGN T chains[norm_chains];
-  for (int p = 0; p < parts; ++p) hn::Store(sums[p], d, chains + p * lanes);
-  return Halved(chains);
+  return sums.total();
 }
 
 template <class T>

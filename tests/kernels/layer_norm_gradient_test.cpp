@@ -103,12 +103,13 @@ template <class T>
 void check_order(DType dtype) {
   CpuDevice device;
   Random random(9);
+  constexpr std::int64_t rows = 6;  // four side by side, and two more
   for (const std::int64_t n : {1, 15, 16, 17, 33, 700}) {
-    const Tensor x = random_tensor(random, dtype, DDim{3, n}, 4), scale = random_tensor(random, dtype, DDim{n}),
-                 g = random_tensor(random, dtype, DDim{3, n});
+    const Tensor x = random_tensor(random, dtype, DDim{rows, n}, 4), scale = random_tensor(random, dtype, DDim{n}),
+                 g = random_tensor(random, dtype, DDim{rows, n});
     const LayerNormGradient made = layer_norm_gradient(x, scale, g, 1, 1e-5, device.stream(0));
     const auto row_of = [](const Tensor& of, std::int64_t row) { return of.rows(row, row + 1).template to_vector<T>(); };
-    for (std::int64_t row = 0; row < 3; ++row)
+    for (std::int64_t row = 0; row < rows; ++row)
       check_row(row_of(x, row), scale.to_vector<T>(), row_of(g, row), static_cast<T>(1e-5), row_of(made.x, row), row_of(made.rows, row));
   }
 }
