@@ -44,6 +44,25 @@ def test_results_are_a_mapping():
     assert "y: f32[1, 2]" in repr(result)
 
 
+def test_arrays_of_integers_without_a_dtype_are_widened_to_that_of_their_input():
+    program = mr.Program("widened")
+    with program:
+        mr.output("a", mr.identity(mr.input("x", mr.i32, [None])))
+        mr.output("b", mr.identity(mr.input("y", mr.i64, [None])))
+    compiled = program.compile()
+    for narrow, wide in (("i2", "u4"), ("u2", "u8"), ("i2", "i2"), ("u2", "u2"), ("i4", "i8")):
+        x, y = np.array([np.iinfo(narrow).min, 3, np.iinfo(narrow).max], narrow), np.array([0, 2**15 - 1, 7], wide)
+        result = compiled(x=x[::-1], y=y)
+        assert result["a"].dtype == mr.i32 and result["a"].tolist() == x[::-1].tolist()
+        assert result["b"].dtype == mr.i64 and result["b"].tolist() == y.tolist()
+    assert compiled(x=np.zeros(0, "u2"), y=np.array([2**32 - 1], "u4"))["b"].tolist() == [2**32 - 1]
+    with pytest.raises(OverflowError, match="expected integers below 9223372036854775808, found 9223372036854775808"):
+        compiled(x=[1], y=np.array([2**63], "u8"))
+    for fed in (np.zeros(1, "u4"), np.zeros(1, "i8"), np.zeros(1, "f4")):
+        with pytest.raises(mr.DTypeError):
+            compiled(x=fed, y=[1])
+
+
 def test_inputs_are_checked_and_the_messages_are_those_of_the_library():
     compiled = doubling().compile()
     for feeds, error, words in [

@@ -335,8 +335,14 @@ Tensor tensor_from(nb::handle x, std::optional<DType> wanted) {
   if (nb::isinstance<Tensor>(x)) return nb::cast<Tensor>(x);
   const bool sized = !wanted && is_sized_float(x);
   if (!sized && (is_number(x) || is_list(x))) return from_lists(x, wanted);
-  if (exports_memory(x)) return tensor_sharing(x);
-  refuse(x);
+  if (!exports_memory(x)) refuse(x);
+  try {
+    return tensor_sharing(x);
+  } catch (const DTypeError&) {
+    if (wanted)
+      if (std::optional<Tensor> made = widened_from(x, *wanted)) return std::move(*made);
+    throw;
+  }
 }
 
 LoDTensor ragged_from(nb::handle x, int levels, std::optional<DType> wanted, const std::optional<DDim>& row) {

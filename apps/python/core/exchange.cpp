@@ -2,6 +2,9 @@
 // The memory of other libraries as tensors: the buffer protocol (NumPy) and DLPack (PyTorch, JAX).
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -84,6 +87,21 @@ class Buffer {
   Py_buffer buffer_;
   bool valid_;
 };
+
+template <class Narrow, class Wide>
+Tensor widened_elements(const Py_buffer& buffer) {
+  std::vector<std::int64_t> dims(buffer.shape, buffer.shape + buffer.ndim);
+  std::vector<Narrow> elements(static_cast<std::size_t>(buffer.len) / sizeof(Narrow));
+  if (PyBuffer_ToContiguous(elements.data(), const_cast<Py_buffer*>(&buffer), buffer.len, 'C') != 0) throw nb::python_error();
+  Tensor made(std::is_same_v<Wide, std::int32_t> ? DType::i32 : DType::i64, extents(dims));
+  Wide* to = made.mutable_data<Wide>();
+  for (const Narrow element : elements) {
+    if (!std::in_range<Wide>(element))
+      throw OverflowError(fmt::format("tensor: expected integers below 9223372036854775808, found {}", element));
+    *to++ = static_cast<Wide>(element);
+  }
+  return made;
+}
 
 bool is_numpy_bf16(nb::handle x) {
   const nb::object dtype = nb::getattr(x, "dtype", nb::none());
@@ -186,6 +204,26 @@ Tensor from_dlpack(nb::handle exporter) {
 bool exports_memory(nb::handle x) {
   if (PyObject_CheckBuffer(x.ptr()) != 0) return true;
   return !PyType_Check(x.ptr()) && PyObject_HasAttrString(x.ptr(), "__dlpack__") != 0;
+}
+
+std::optional<Tensor> widened_from(nb::handle x, DType wanted) {
+  if ((wanted != DType::i32 && wanted != DType::i64) || PyObject_CheckBuffer(x.ptr()) == 0) return {};
+  const Buffer held(x);
+  if (!held.valid()) {
+    PyErr_Clear();
+    return {};
+  }
+  const Py_buffer& buffer = *held;
+  std::string_view code = buffer.format != nullptr ? buffer.format : "B";
+  if (!code.empty() && (code[0] == '@' || code[0] == '=' || code[0] == '<')) code.remove_prefix(1);
+  const bool long_wanted = wanted == DType::i64;
+  if (code == "h")
+    return long_wanted ? widened_elements<std::int16_t, std::int64_t>(buffer) : widened_elements<std::int16_t, std::int32_t>(buffer);
+  if (code == "H")
+    return long_wanted ? widened_elements<std::uint16_t, std::int64_t>(buffer) : widened_elements<std::uint16_t, std::int32_t>(buffer);
+  if ((code != "I" && code != "L" && code != "Q") || !long_wanted) return {};
+  return buffer.itemsize == 8 ? widened_elements<std::uint64_t, std::int64_t>(buffer)
+                              : widened_elements<std::uint32_t, std::int64_t>(buffer);
 }
 
 PlainRows::PlainRows(nb::handle x, DType dtype, const DDim& dims) noexcept {

@@ -43,6 +43,9 @@ bool exports_memory(nb::handle x);
 /// A view of the memory that `x` exports, which lives as long as the view; frozen. Copied only where the layout says so: negative strides,
 /// or elements that are not aligned. DTypeError, PlaceError.
 Tensor tensor_sharing(nb::handle x);
+/// The elements of a buffer of integers without a dtype here (16 bits, unsigned 32 and 64) as `wanted`, i32 or i64, where it holds every number of their type,
+/// or i64 for unsigned 64; nothing for other exporters. OverflowError for an element from 2⁶³ on.
+std::optional<Tensor> widened_from(nb::handle x, DType wanted);
 /// The memory of an array of rows that are C-contiguous, of that dtype and those extents, read where they lie: neither copied nor checked further. Not valid
 /// for anything else, whatever `tensor_from` would make of it.
 class PlainRows {
