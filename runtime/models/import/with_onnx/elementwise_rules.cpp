@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/models/import/with_onnx/element_types.h>
+#include <millrace/runtime/models/import/with_onnx/formula.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 #include <millrace/runtime/models/import/with_onnx/tensor_proto.h>
@@ -33,7 +34,9 @@ void prelu(Importer& to, const Node& node, const char* op) {
     shape[0] = -1;
     slope = to.emit1("reshape", {slope}, {{"shape", shape}});
   }
-  to.give(node, op, {x, slope});
+  if (is_floating(to.type(x).dtype)) return to.give(node, op, {x, slope});
+  const Formula f(to, to.type(x).dtype);
+  to.give(node, "where", {f.op("less", x, 0.0), f.times(x, slope), x});
 }
 
 /// An activation: the numbers that are given, the op's own defaults (ONNX's) for those that are not.

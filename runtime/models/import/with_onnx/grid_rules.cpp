@@ -167,10 +167,11 @@ void grid_sample(Importer& to, const Node& node, const char*) {
 void affine_grid(Importer& to, const Node& node, const char*) {
   const VarId theta = to.in(node, 0);
   const Formula f(to, DType::f64);
-  const std::int64_t spatial = to.rank(theta) == 3 ? (*to.type(theta).shape)[1] : DDim::unknown;
+  const VarId size = list_input(to, node, 1);
+  std::int64_t spatial = to.rank(theta) == 3 ? (*to.type(theta).shape)[1] : DDim::unknown;
+  if (spatial == DDim::unknown && to.rank(theta) == 3) spatial = (*to.type(size).shape)[0] - 2;  // size: N, C and the extents of the grid
   if (spatial != 2 && spatial != 3) throw UnsupportedError("expected theta [N, 2, 3] or [N, 3, 4], found " + to.type(theta).to_string());
   const bool corners = node.flag("align_corners", false);
-  const VarId size = list_input(to, node, 1);
   const VarId dims = to.emit1("slice", {size}, {{"starts", Ints{2}}, {"ends", Ints{2 + spatial}}, {"axes", Ints{0}}});
   std::vector<VarId> parts;
   for (std::int64_t d = spatial - 1; d >= 0; --d) {

@@ -304,18 +304,10 @@ std::int64_t block_size(Importer& to, const Node& node, VarId x) {
   return block;
 }
 
-Extent known_channels(Importer& to, VarId x, std::int64_t block) {
-  const std::int64_t channels = (*to.type(x).shape)[1];
-  if (channels < 0 || channels % (block * block) != 0)
-    throw ProgramError("expected a known number of channels that " + std::to_string(block * block) + " divides, found " +
-                       to.type(x).to_string());
-  return {channels / (block * block), no_var};
-}
-
 void depth_to_space(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   const std::int64_t block = block_size(to, node, x);
-  const Extent n = extent_at(to, x, 0), c = known_channels(to, x, block), h = extent_at(to, x, 2), w = extent_at(to, x, 3),
+  const Extent n = extent_at(to, x, 0), c = divided(to, x, 1, block * block), h = extent_at(to, x, 2), w = extent_at(to, x, 3),
                b{block, no_var};
   const bool columns = node.word("mode", "DCR", {"DCR", "CRD"}) == "CRD";
   const VarId apart = reshaped(to, x, columns ? std::vector<Extent>{n, c, b, b, h, w} : std::vector<Extent>{n, b, b, c, h, w});
@@ -327,14 +319,8 @@ void space_to_depth(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   const std::int64_t block = block_size(to, node, x);
   const bool channels = node.word("mode", "DCR", {"DCR", "CRD"}) == "CRD";
-  const auto blocks = [&](int axis) -> Extent {
-    const Extent all = extent_at(to, x, axis);
-    if (all.known >= 0 && all.known % block != 0)
-      throw ProgramError("expected extents that " + std::to_string(block) + " divides, found " + to.type(x).to_string());
-    if (all.known >= 0) return {all.known / block, no_var};
-    return {-1, to.emit1("div", {all.var, number(to, block)})};  // where a rest is left, the reshape fails
-  };
-  const Extent n = extent_at(to, x, 0), c = extent_at(to, x, 1), b{block, no_var}, h = blocks(2), w = blocks(3);
+  const Extent n = extent_at(to, x, 0), c = extent_at(to, x, 1), b{block, no_var}, h = divided(to, x, 2, block),
+               w = divided(to, x, 3, block);
   const VarId apart = reshaped(to, x, {n, c, h, b, w, b});
   const VarId moved = to.emit1("transpose", {apart}, {{"perm", channels ? Ints{0, 1, 3, 5, 2, 4} : Ints{0, 3, 5, 1, 2, 4}}});
   to.give(node, "identity", {reshaped(to, moved, {n, times(to, c, {block * block, no_var}), h, w})});

@@ -98,12 +98,12 @@ void group_norm(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   const int rank = to.rank(x);
   const std::int64_t groups = node.integer("num_groups", 0);
-  std::int64_t channels = rank < 3 ? DDim::unknown : (*to.type(x).shape)[1];
-  if (channels < 0 && rank >= 3 && to.opset() >= 21 && to.rank(to.in(node, 1)) == 1) channels = (*to.type(to.in(node, 1)).shape)[0];
-  if (channels < 0) throw UnsupportedError("expected [N, C, D1, …] with a known number of channels, found " + to.type(x).to_string());
-  if (groups < 1 || channels % groups != 0)
-    throw ProgramError("attribute num_groups: expected a divisor of " + std::to_string(channels) + ", found " + std::to_string(groups));
-  std::vector<Extent> apart{extent_at(to, x, 0), {groups, no_var}, {channels / groups, no_var}};
+  if (rank < 3) throw ProgramError("expected [N, C, D1, …], found " + to.type(x).to_string());
+  if (groups < 1) throw ProgramError("attribute num_groups: expected 1 or more, found " + std::to_string(groups));
+  // From opset 21 on the scale has a number for each channel, and may say how many there are.
+  const bool counted = to.opset() >= 21 && to.rank(to.in(node, 1)) == 1 && (*to.type(x).shape)[1] < 0;
+  std::vector<Extent> apart{
+      extent_at(to, x, 0), {groups, no_var}, counted ? divided(to, to.in(node, 1), 0, groups) : divided(to, x, 1, groups)};
   for (int axis = 2; axis < rank; ++axis) apart.push_back(extent_at(to, x, axis));
   const DType dtype = to.type(x).dtype;
   const Formula f(to, computed_in(dtype));

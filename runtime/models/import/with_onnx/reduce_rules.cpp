@@ -18,6 +18,9 @@ VarId of_each(Importer& to, VarId x, const std::string& kind) {
   return x;
 }
 
+/// Kinds whose result for integers is no integer: ONNX has it in their type, cut off.
+bool gives_fractions(const std::string& kind) { return kind == "l2" || kind == "log_sum" || kind == "log_sum_exp"; }
+
 VarId product_of(Importer& to, VarId list) {
   return to.emit1("reduce", {list}, {{"kind", std::string("prod")}, {"axes", Ints{0}}, {"keepdims", true}});
 }
@@ -69,7 +72,13 @@ void reduce(Importer& to, const Node& node, const char* kind) {
   const Ints axes = as_input ? to.needed_integers(node, 1, {}) : node.integers("axes").value_or(Ints{});
   const bool kept_whole = node.flag("noop_with_empty_axes", false);
   const bool keeps_axes = node.flag("keepdims", true);
-  if (axes.empty() && kept_whole) return to.give(node, "identity", {of_each(to, x, kind)});
+  const bool whole = axes.empty() && kept_whole;
+  if (!is_floating(to.type(x).dtype) && gives_fractions(kind)) {
+    const VarId wide = to.emit1("cast", {x}, {{"to", DType::f64}});
+    const VarId made = whole ? of_each(to, wide, kind) : to.emit1("reduce", {wide}, reduction(to, wide, kind, axes, keeps_axes));
+    return to.give(node, "cast", {made}, {{"to", to.type(x).dtype}});
+  }
+  if (whole) return to.give(node, "identity", {of_each(to, x, kind)});
   to.give(node, "reduce", {x}, reduction(to, x, kind, axes, keeps_axes));
 }
 

@@ -141,6 +141,15 @@ VarId list_of(Importer& to, const std::vector<Element>& elements) {
   return parts.empty() ? no_var : parts.size() == 1 ? parts[0] : to.emit1("concat", parts, {{"axis", std::int64_t{0}}});
 }
 
+Extent divided(Importer& to, VarId x, int axis, std::int64_t by) {
+  const Extent all = extent_at(to, x, axis);
+  if (all.known < 0) return {-1, op(to, "div", all.var, number(to, by))};
+  if (all.known % by != 0)
+    throw ProgramError("expected an extent of axis " + std::to_string(axis) + " that " + std::to_string(by) + " divides, found " +
+                       to.type(x).to_string());
+  return {all.known / by, no_var};
+}
+
 VarId reshaped(Importer& to, VarId x, const std::vector<Extent>& extents) {
   Ints shape;
   for (const Extent& extent : extents) shape.push_back(extent.known);

@@ -35,6 +35,9 @@ Element element_at(Importer& to, VarId x, int axis);
 /// The list of these numbers and extents; `no_var` without any.
 VarId list_of(Importer& to, const std::vector<Element>& elements);
 Extent times(Importer& to, const Extent& a, const Extent& b);
+/// Extent `axis` of `x` over a number that must divide it: ProgramError where it is known and does not. Of one that a run finds the rest is cut off,
+/// so that a reshape to the result refuses it.
+Extent divided(Importer& to, VarId x, int axis, std::int64_t by);
 /// The product of the extents of axes [begin, end).
 Extent product(Importer& to, VarId x, int begin, int end);
 /// `x` with these extents: an attribute as far as they are known, else the shape is computed in the run.

@@ -223,26 +223,42 @@ bool all_full(const Window& window, double pad) {
   return (!padded || pad == 1) && (!window.ceiling || window.stride == 1);
 }
 
-void average_pool(Importer& to, const Node& node, const char*) { to.give(node, "identity", {averaged(to, node, to.in(node, 0))}); }
-
-/// (Σ |x|^p)^(1/p) over each window.
-void lp_pool(Importer& to, const Node& node, const char*) {
+void average_pool(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
-  const std::vector<Window> windows = pool_windows(to, node, x);
+  if (!is_floating(to.type(x).dtype)) throw ProgramError("expected floats, found " + to.type(x).to_string());
+  to.give(node, "identity", {averaged(to, node, x)});
+}
+
+/// (Σ |x|^p)^(1/p), where `summed` makes the sums of its operand.
+template <class Summed>
+void power_mean(Importer& to, const Node& node, const Summed& summed) {
+  const VarId x = to.in(node, 0);
   const std::int64_t p = node.integer("p", 2);
   if (p < 1) throw ProgramError("attribute p: expected 1 or more, found " + std::to_string(p));
   const Formula f(to, computed_in(to.type(x).dtype));
-  VarId sums = f.op("pow", f.op("abs", f.taken(x)), static_cast<double>(p));
-  for (std::size_t i = 0; i < windows.size(); ++i) sums = over_windows(to, "sum", sums, static_cast<int>(i) + 2, windows[i], 0, 0);
+  const VarId sums = summed(f.op("pow", f.op("abs", f.taken(x)), static_cast<double>(p)));
   to.give(node, "identity", {f.cast(f.op("pow", sums, 1.0 / static_cast<double>(p)), to.type(x).dtype)});
 }
 
-void global_pool(Importer& to, const Node& node, const char* kind) {
-  const VarId x = to.in(node, 0);
+void lp_pool(Importer& to, const Node& node, const char*) {
+  const std::vector<Window> windows = pool_windows(to, node, to.in(node, 0));
+  power_mean(to, node, [&](VarId sums) {
+    for (std::size_t i = 0; i < windows.size(); ++i) sums = over_windows(to, "sum", sums, static_cast<int>(i) + 2, windows[i], 0, 0);
+    return sums;
+  });
+}
+
+VarId over_places(Importer& to, VarId x, const char* kind) {
   Ints axes;
   for (int axis = 2; axis < to.rank(x); ++axis) axes.push_back(axis);
-  if (axes.empty()) return to.give(node, "identity", {x});
-  to.give(node, "reduce", {x}, {{"kind", std::string(kind)}, {"axes", axes}, {"keepdims", true}});
+  if (axes.empty()) return x;
+  return to.emit1("reduce", {x}, {{"kind", std::string(kind)}, {"axes", axes}, {"keepdims", true}});
+}
+
+void global_pool(Importer& to, const Node& node, const char* kind) { to.give(node, "identity", {over_places(to, to.in(node, 0), kind)}); }
+
+void global_lp_pool(Importer& to, const Node& node, const char*) {
+  power_mean(to, node, [&](VarId sums) { return over_places(to, sums, "sum"); });
 }
 
 constexpr Rule window_table[] = {
@@ -254,6 +270,7 @@ constexpr Rule window_table[] = {
     {"LpPool", lp_pool},
     {"GlobalAveragePool", global_pool, "mean"},
     {"GlobalMaxPool", global_pool, "max"},
+    {"GlobalLpPool", global_lp_pool},
 };
 
 }  // namespace

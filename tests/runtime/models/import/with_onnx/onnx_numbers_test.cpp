@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
@@ -165,6 +166,108 @@ TEST_CASE("SpaceToDepth takes pictures of any size, and GroupNormalization chann
   GraphBuilder odd;
   odd.input("x", {1, 1, -1, 6}).output("y").node("SpaceToDepth", {"x"}, {"y"}).set("blocksize", 2);
   CHECK_THROWS_AS(testing::on_cpu(parse(odd), {{"x", ones({1, 1, 3, 6})}}), Error);
+}
+
+TEST_CASE("DepthToSpace and a GroupNormalization with a scale for each group take any number of channels") {
+  Random random(4);
+  const Tensor x = random_tensor(random, {2, 8, 3, 5}), scale = random_tensor(random, {2}), bias = random_tensor(random, {2});
+  for (const char* mode : {"DCR", "CRD"}) {
+    const auto made = [&](const Ints& declared) {
+      GraphBuilder graph;
+      graph.input("x", declared).output("wide").output("normed").initializer("scale", scale).initializer("bias", bias);
+      graph.node("DepthToSpace", {"x"}, {"wide"}).set("blocksize", 2).set("mode", mode);
+      graph.node("GroupNormalization", {"x", "scale", "bias"}, {"normed"}).set("num_groups", 2);
+      const RunResult result = testing::on_cpu(parse(graph, 18), {{"x", x}});
+      return std::pair(result["wide"].tensor().copy_to(CpuPlace{}), result["normed"].tensor().copy_to(CpuPlace{}));
+    };
+    const auto open = made({-1, -1, -1, -1}), known = made({2, 8, 3, 5});
+    CHECK(open.first.dims() == DDim{2, 2, 6, 10});
+    CHECK(same_bits(open.first, known.first));
+    CHECK(same_bits(open.second, known.second));
+  }
+  GraphBuilder odd;
+  odd.input("x", {-1, -1, -1, -1}).output("y").node("DepthToSpace", {"x"}, {"y"}).set("blocksize", 2);
+  CHECK_THROWS_AS(testing::on_cpu(parse(odd), {{"x", ones({1, 7, 3, 6})}}), ShapeError);
+  GraphBuilder groups;
+  groups.input("x", {1, 5, 3}).output("y").initializer("scale", ones({2})).initializer("bias", ones({2}));
+  groups.node("GroupNormalization", {"x", "scale", "bias"}, {"y"}).set("num_groups", 2);
+  CHECK_THROWS_WITH_AS(parse(groups, 18), doctest::Contains("expected an extent of axis 1 that 2 divides, found f32[1, 5, 3]"),
+                       ProgramError);
+}
+
+TEST_CASE("GlobalLpPool is the norm of all places, and AveragePool refuses integers") {
+  GraphBuilder graph;
+  graph.input("x", {-1, -1, -1}).output("three").output("two");
+  graph.node("GlobalLpPool", {"x"}, {"three"}).set("p", 3);
+  graph.node("GlobalLpPool", {"x"}, {"two"});
+  const RunResult result = testing::on_cpu(parse(graph), {{"x", Tensor::from(std::vector<float>{3, -4, 0, 0, 5, -5}, DDim{1, 3, 2})}});
+  CHECK(result["two"].tensor().dims() == DDim{1, 3, 1});
+  const std::vector<float> three = result["three"].tensor().to_vector<float>(), two = result["two"].tensor().to_vector<float>();
+  const std::vector<double> cubes{std::cbrt(91.0), 0, std::cbrt(250.0)}, squares{5, 0, std::sqrt(50.0)};
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(three[i] == doctest::Approx(cubes[i]).epsilon(1e-6));
+    CHECK(two[i] == doctest::Approx(squares[i]).epsilon(1e-6));
+  }
+  GraphBuilder whole;
+  whole.input("x", {1, 1, 4}, onnx::TensorProto::INT64).output("y").node("AveragePool", {"x"}, {"y"}).set("kernel_shape", Ints{2});
+  CHECK_THROWS_WITH_AS(parse(whole), doctest::Contains("expected floats, found i64[1, 1, 4]"), ProgramError);
+}
+
+TEST_CASE("Norms and logarithms of sums of integers are cut off to integers, and a slope of integers is one") {
+  GraphBuilder graph;
+  graph.input("x", {-1, 2}, onnx::TensorProto::INT64).input("slope", {2}, onnx::TensorProto::INT64);
+  graph.output("norms").output("logs").output("smooth").output("each").output("sloped").initializer("axis", list({1}));
+  for (const auto& [op, name] : {std::pair{"ReduceL2", "norms"}, {"ReduceLogSum", "logs"}, {"ReduceLogSumExp", "smooth"}})
+    graph.node(op, {"x", "axis"}, {name}).set("keepdims", 0);
+  graph.node("ReduceL2", {"x"}, {"each"}).set("noop_with_empty_axes", 1);
+  graph.node("PRelu", {"x", "slope"}, {"sloped"});
+  const RunResult result = testing::on_cpu(
+      parse(graph, 18), {{"x", Tensor::from(Ints{3, 4, 21, -1}, DDim{2, 2})}, {"slope", Tensor::from(Ints{5, 7}, DDim{2})}});
+  CHECK(result["norms"].tensor().to_vector<std::int64_t>() == Ints{5, 21});
+  CHECK(result["logs"].tensor().to_vector<std::int64_t>() == Ints{1, 2});
+  CHECK(result["smooth"].tensor().to_vector<std::int64_t>() == Ints{4, 21});
+  CHECK(result["each"].tensor().to_vector<std::int64_t>() == Ints{3, 4, 21, 1});
+  CHECK(result["sloped"].tensor().to_vector<std::int64_t>() == Ints{3, 4, 21, -7});
+}
+
+TEST_CASE("Integers of 16 and 32 bits are multiplied, counted, scattered and compared with 0 as ONNX has them") {
+  GraphBuilder graph;
+  graph.input("a", {-1, 2}, onnx::TensorProto::UINT32).input("s", {-1}, onnx::TensorProto::INT16).input("n", {}, onnx::TensorProto::INT16);
+  graph.input("i", {-1, 1}, onnx::TensorProto::INT64);
+  graph.output("product").output("sign").output("above").output("places").output("counted").output("added").output("squares");
+  graph.node("MatMul", {"a", "a"}, {"product"});
+  graph.node("Sign", {"s"}, {"sign"});
+  graph.node("Relu", {"s"}, {"above"});
+  graph.node("NonZero", {"s"}, {"places"});
+  graph.node("Sub", {"n", "n"}, {"zero"});
+  graph.node("Div", {"n", "n"}, {"one"});
+  graph.node("Range", {"zero", "n", "one"}, {"counted"});
+  graph.node("ScatterND", {"s", "i", "s"}, {"added"}).set("reduction", "add");
+  graph.node("ReduceSumSquare", {"a"}, {"squares"}).set("keepdims", 0);
+  const RunResult result = testing::on_cpu(parse(graph, 18), {{"a", Tensor::from(Ints{65536, 1, 65535, 2}, DDim{2, 2})},
+                                                              {"s", Tensor::from(std::vector<std::int32_t>{-32768, 0, 5}, DDim{3})},
+                                                              {"n", Tensor::scalar(std::int32_t{3})},
+                                                              {"i", Tensor::from(Ints{0, 1, 2}, DDim{3, 1})}});
+  CHECK(result["product"].tensor().to_vector<std::int64_t>() == Ints{65535, 65538, 65536LL * 65535 + 2 * 65535 - (1LL << 32), 65539});
+  CHECK(result["sign"].tensor().to_vector<std::int32_t>() == std::vector<std::int32_t>{-1, 0, 1});
+  CHECK(result["above"].tensor().to_vector<std::int32_t>() == std::vector<std::int32_t>{0, 0, 5});
+  CHECK(result["places"].tensor().to_vector<std::int64_t>() == Ints{0, 2});
+  CHECK(result["counted"].tensor().to_vector<std::int32_t>() == std::vector<std::int32_t>{0, 1, 2});
+  CHECK(result["added"].tensor().to_vector<std::int32_t>() == std::vector<std::int32_t>{0, 0, 10});
+  CHECK(result["squares"].tensor().to_vector<std::int64_t>() == Ints{(65536LL * 65536 + 1 + 65535LL * 65535 + 4) % (1LL << 32)});
+}
+
+TEST_CASE("AffineGrid takes its number of axes from the size where theta does not say it") {
+  Random random(5);
+  const Tensor theta = random_tensor(random, {2, 2, 3});
+  const auto made = [&](const Ints& declared) {
+    GraphBuilder graph;
+    graph.input("theta", declared).output("grid").initializer("size", list({2, 1, 3, 4}));
+    graph.node("AffineGrid", {"theta", "size"}, {"grid"});
+    return testing::on_cpu(parse(graph, 20), {{"theta", theta}})["grid"].tensor().copy_to(CpuPlace{});
+  };
+  CHECK(made({-1, -1, -1}).dims() == DDim{2, 3, 4, 2});
+  CHECK(same_bits(made({-1, -1, -1}), made({2, 2, 3})));
 }
 
 TEST_CASE("ReduceMax and ReduceMin of no elements are the ends of the dtype, and of some what they were") {
