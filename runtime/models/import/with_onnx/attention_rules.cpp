@@ -189,17 +189,23 @@ VarId cut(Importer& to, VarId x, std::int64_t begin, std::int64_t end, std::int6
 
 /// Pairs of numbers turned by angles whose cosines and sines are given for each position. `x` is [N, S, heads, D].
 VarId rotated(Importer& to, const Node& node, VarId x, VarId cosine, VarId sine) {
-  const std::int64_t size = (*to.type(x).shape)[3];
-  if (size < 2) throw UnsupportedError("expected heads of a known size, found " + to.type(x).to_string());
-  const std::int64_t said = node.integer("rotary_embedding_dim", 0), turned = said == 0 ? size : said;
-  if (turned < 2 || turned > size || turned % 2 != 0)
-    throw ProgramError("attribute rotary_embedding_dim: expected an even number up to " + std::to_string(size) + ", found " +
-                       std::to_string(turned));
+  constexpr std::int64_t to_the_end = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t known = (*to.type(x).shape)[3], size = known < 0 ? to_the_end : known;
+  const std::int64_t said = node.integer("rotary_embedding_dim", 0), turned = said == 0 ? known : said;
+  const bool open = turned < 0;  // an odd number of a run fails in the reshape, or does not fit its cosines
+  if (!open && (turned < 2 || turned > size || turned % 2 != 0))
+    throw ProgramError("attribute rotary_embedding_dim: expected an even number up to " +
+                       (known < 0 ? "the size of a head" : std::to_string(size)) + ", found " + std::to_string(turned));
   const bool pairs = node.flag("interleaved", false);
-  const std::int64_t half = turned / 2;
-  const VarId a = pairs ? cut(to, x, 0, turned, 2) : cut(to, x, 0, half);
-  const VarId b = pairs ? cut(to, x, 1, turned, 2) : cut(to, x, half, turned);
   const Formula f(to, to.type(x).dtype);
+  const VarId halves = open && !pairs ? f.reshaped(x, {0, 0, 0, 2, -1}) : no_var;
+  const auto part = [&](std::int64_t i) {
+    if (pairs) return cut(to, x, i, open ? to_the_end : turned, 2);
+    if (!open) return cut(to, x, i * (turned / 2), (i + 1) * (turned / 2));
+    const VarId half = to.emit1("slice", {halves}, {{"starts", Ints{i}}, {"ends", Ints{i + 1}}, {"axes", Ints{3}}, {"steps", Ints{1}}});
+    return to.emit1("squeeze", {half}, {{"axes", Ints{3}}});
+  };
+  const VarId a = part(0), b = part(1);
   const VarId real = f.minus(f.times(a, cosine), f.times(b, sine));
   const VarId imaginary = f.plus(f.times(a, sine), f.times(b, cosine));
   const Attributes last{{"axis", std::int64_t{-1}}};
@@ -208,7 +214,7 @@ VarId rotated(Importer& to, const Node& node, VarId x, VarId cosine, VarId sine)
     made = f.reshaped(to.emit1("concat", {f.unsqueezed(real, {-1}), f.unsqueezed(imaginary, {-1})}, last), {0, 0, 0, turned});
   else
     made = to.emit1("concat", {real, imaginary}, last);
-  return turned == size ? made : to.emit1("concat", {made, cut(to, x, turned, size)}, last);
+  return turned == known ? made : to.emit1("concat", {made, cut(to, x, turned, size)}, last);
 }
 
 void rotary(Importer& to, const Node& node, const char*) {

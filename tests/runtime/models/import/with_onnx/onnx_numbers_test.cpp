@@ -257,6 +257,31 @@ TEST_CASE("Integers of 16 and 32 bits are multiplied, counted, scattered and com
   CHECK(result["squares"].tensor().to_vector<std::int64_t>() == Ints{(65536LL * 65536 + 1 + 65535LL * 65535 + 4) % (1LL << 32)});
 }
 
+TEST_CASE("RotaryEmbedding turns heads whose size only the run knows as those of a known size") {
+  Random random(6);
+  const Tensor four = random_tensor(random, {2, 3, 4, 8}), three = random_tensor(random, {2, 4, 24});
+  const auto compare = [&](bool apart, int pairs, int turned) {
+    const Tensor& x = apart ? four : three;
+    const std::int64_t half = (turned == 0 ? 8 : turned) / 2;
+    const Tensor cosine = random_tensor(random, {2, 4, half}), sine = random_tensor(random, {2, 4, half});
+    const auto run = [&](const Ints& declared) {
+      GraphBuilder graph;
+      graph.input("x", declared).initializer("cosine", cosine).initializer("sine", sine).output("y");
+      auto node = graph.node("RotaryEmbedding", {"x", "cosine", "sine"}, {"y"});
+      node.set("interleaved", pairs).set("num_heads", 3).set("rotary_embedding_dim", turned);
+      return testing::on_cpu(parse(graph, 23), {{"x", x}})["y"].tensor().copy_to(CpuPlace{});
+    };
+    CHECK(same_bits(run(apart ? Ints{-1, -1, -1, -1} : Ints{-1, -1, -1}), run(apart ? Ints{2, 3, 4, 8} : Ints{2, 4, 24})));
+  };
+  for (const bool apart : {false, true})
+    for (const int pairs : {0, 1})
+      for (const int turned : {0, 4, 8}) compare(apart, pairs, turned);
+  GraphBuilder odd;
+  odd.input("x", {-1, -1, -1, -1}).initializer("cosine", ones({1, 1, 1})).initializer("sine", ones({1, 1, 1})).output("y");
+  odd.node("RotaryEmbedding", {"x", "cosine", "sine"}, {"y"});
+  CHECK_THROWS_AS(testing::on_cpu(parse(odd, 23), {{"x", ones({1, 1, 1, 3})}}), ShapeError);
+}
+
 TEST_CASE("AffineGrid takes its number of axes from the size where theta does not say it") {
   Random random(5);
   const Tensor theta = random_tensor(random, {2, 2, 3});
