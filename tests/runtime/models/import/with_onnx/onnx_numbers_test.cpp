@@ -282,6 +282,40 @@ TEST_CASE("RotaryEmbedding turns heads whose size only the run knows as those of
   CHECK_THROWS_AS(testing::on_cpu(parse(odd, 23), {{"x", ones({1, 1, 1, 3})}}), ShapeError);
 }
 
+TEST_CASE("Col2Im sums windows that overlap along any number of axes, and MaxUnpool puts maxima back") {
+  GraphBuilder one;
+  one.input("x", {-1, -1, -1}).output("y").initializer("image", list({5})).initializer("block", list({3}));
+  one.node("Col2Im", {"x", "image", "block"}, {"y"}).set("pads", Ints{1, 0}).set("strides", Ints{1}).set("dilations", Ints{2});
+  // Windows begin at -1 and 0 and take every second place: columns are windows, rows are their elements.
+  const Tensor x = Tensor::from(std::vector<float>{1, 2, 3, 4, 5, 6}, DDim{1, 3, 2});
+  const Tensor y = testing::on_cpu(parse(one, 18), {{"x", x}})["y"].tensor().copy_to(CpuPlace{});
+  CHECK(y.dims() == DDim{1, 1, 5});
+  CHECK(y.to_vector<float>() == std::vector<float>{2, 3, 4, 5, 6});
+  GraphBuilder two;
+  two.input("x", {2, 4, 4}).output("y").initializer("image", list({3, 3})).initializer("block", list({2, 2}));
+  two.node("Col2Im", {"x", "image", "block"}, {"y"});
+  const Tensor counts = testing::on_cpu(parse(two, 18), {{"x", ones({2, 4, 4})}})["y"].tensor().copy_to(CpuPlace{});
+  CHECK(counts.dims() == DDim{2, 1, 3, 3});
+  CHECK(counts.rows(0, 1).to_vector<float>() == std::vector<float>{1, 2, 1, 2, 4, 2, 1, 2, 1});
+  GraphBuilder odd;
+  odd.input("x", {1, 3, 4}).output("y").initializer("image", list({3, 3})).initializer("block", list({2, 2}));
+  odd.node("Col2Im", {"x", "image", "block"}, {"y"});
+  CHECK_THROWS_WITH_AS(parse(odd, 18), doctest::Contains("expected an extent of axis 1 that 4 divides, found f32[1, 3, 4]"), ProgramError);
+
+  for (const Ints& declared : {Ints{1, 1, 2, 2}, Ints{-1, -1, -1, -1}}) {
+    GraphBuilder graph;
+    graph.input("x", declared).input("places", declared, onnx::TensorProto::INT64).output("y").output("larger");
+    graph.initializer("size", list({1, 1, 3, 5}));
+    graph.node("MaxUnpool", {"x", "places"}, {"y"}).set("kernel_shape", Ints{1, 2}).set("strides", Ints{1, 2});
+    graph.node("MaxUnpool", {"x", "places", "size"}, {"larger"}).set("kernel_shape", Ints{1, 2}).set("strides", Ints{1, 2});
+    const RunResult result = testing::on_cpu(parse(graph), {{"x", Tensor::from(std::vector<float>{5, 6, 7, 8}, DDim{1, 1, 2, 2})},
+                                                            {"places", Tensor::from(Ints{1, 2, 4, 7}, DDim{1, 1, 2, 2})}});
+    CHECK(result["y"].tensor().dims() == DDim{1, 1, 2, 4});
+    CHECK(result["y"].tensor().to_vector<float>() == std::vector<float>{0, 5, 6, 0, 7, 0, 0, 8});
+    CHECK(result["larger"].tensor().to_vector<float>() == std::vector<float>{0, 5, 6, 0, 0, 7, 0, 0, 8, 0, 0, 0, 0, 0, 0});
+  }
+}
+
 TEST_CASE("AffineGrid takes its number of axes from the size where theta does not say it") {
   Random random(5);
   const Tensor theta = random_tensor(random, {2, 2, 3});

@@ -29,7 +29,6 @@ constexpr const char* unsupported_vectors[] = {
     "test_max_uint16",
     "test_max_uint32",
     "test_max_uint64",
-    "test_maxunpool*",
     "test_min_int16",
     "test_min_uint16",
     "test_min_uint32",
