@@ -102,6 +102,31 @@ def test_append_backward_says_what_it_expects():
     assert mr.append_backward(program, with_respect_to=["x"], prefix="d_") == {"x": "d_x"} and "d_x" in program.outputs
 
 
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="this PyTorch does not compile")
+def test_a_function_stays_as_it_is_inside_a_compiled_model():
+    torch.manual_seed(1)
+    net = mr.torch.function(mr.from_torch(torch.nn.LSTM(3, 4).eval()), outputs=["y"])
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.before, self.net, self.behind = torch.nn.Linear(3, 3), net, torch.nn.Linear(4, 2)
+
+        def forward(self, rows, lengths):
+            return self.behind(torch.tanh(self.net((torch.relu(self.before(rows)), lengths)).rows)).square().mean()
+
+    def gradients(model, rows, lengths):
+        loss = model(rows, lengths)
+        return [loss, *torch.autograd.grad(loss, list(plain.parameters()))]
+
+    plain = Model()
+    compiled = torch.compile(plain, backend="eager")
+    for lengths in ([5, 2], [1, 0, 3]):
+        rows = torch.randn(sum(lengths), 3)
+        for a, b in zip(gradients(compiled, rows, lengths), gradients(plain, rows, lengths)):
+            assert torch.equal(a, b)
+
+
 def test_gradients_of_an_lstm_are_those_of_pytorch():
     module, sequences = lstm(), [torch.randn(n, 3) for n in (5, 1, 3)]
     function = mr.torch.function(mr.from_torch(module.eval()))

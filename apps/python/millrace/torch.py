@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Sequence
+import sys
+from typing import Any, ClassVar, NamedTuple, Sequence
 
 import torch
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
@@ -128,6 +129,8 @@ class _Refused(torch.autograd.Function):
 class Function(torch.nn.Module):
     """A program as a module: its weights are Parameters, and gradients flow through its inputs, outputs and weights. Made by `function`."""
 
+    _apart: ClassVar[Any] = None  # `_evaluate`, which torch.compile leaves alone
+
     def __init__(self, program: Program, outputs: Sequence[str] | None, threads: int, memory: str) -> None:
         super().__init__()
         fed, fed_names = _with_fed_weights(program)
@@ -164,6 +167,14 @@ class Function(torch.nn.Module):
         return made
 
     def forward(self, *args: Any, **named: Any) -> Any:
+        # torch.compile would trace into the calls of the library. Its module takes seconds to load, so it serves here only where it is loaded already.
+        if Function._apart is None and "torch._dynamo" in sys.modules:
+            import torch._dynamo  # waits for a thread that is loading it
+
+            Function._apart = torch._dynamo.disable(Function._evaluate)
+        return (Function._apart or Function._evaluate)(self, *args, **named)
+
+    def _evaluate(self, *args: Any, **named: Any) -> Any:
         if len(args) > len(self._inputs):
             raise ArgumentError(f"function: expected {len(self._inputs)} inputs ({', '.join(self._inputs)}), found {len(args)}")
         given = dict(zip(self._inputs, args))
