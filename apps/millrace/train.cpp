@@ -8,6 +8,9 @@
 #include <memory>
 #include <optional>
 
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <fmt/format.h>
 
 #include <millrace/runtime/autodiff/memory_policy_text.h>
@@ -62,10 +65,30 @@ std::string duration_text(double seconds) {
                        : fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
+/// Of the terminal that stdout is; 80 where it does not say.
+std::size_t columns_of_terminal() {
+  winsize size{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+/// The text behind a bar of the share that is done, in so many columns: first the bar becomes shorter, then it is left out, then the text is cut. A line that
+/// wraps would stay where it is, and be drawn again below.
+std::string with_bar(const std::string& text, double done, std::size_t columns) {
+  constexpr std::size_t most = 24, least = 4, around = 3;
+  if (columns < text.size() + around + least) return text.substr(0, columns);
+  const std::size_t cells = std::min(most, columns - text.size() - around);
+  const std::size_t full = std::min(cells, static_cast<std::size_t>(done * static_cast<double>(cells)));
+  return fmt::format("[{}{}] {}", std::string(full, '#'), std::string(cells - full, '.'), text);
+}
+
 /// A bar in a terminal; a line for each epoch elsewhere.
 class Show final : public training::TrainObserver {
  public:
   explicit Show(bool quiet) : quiet_(quiet), terminal_(!quiet && draws_in_terminal()) {}
+  /// The line ends, so that an error stands on one of its own.
+  ~Show() override {
+    if (open_) std::puts("");
+  }
 
   void begins(const std::string& description) override { line("millrace: " + description); }
   void note(const std::string& text) override { line("millrace: " + text); }
@@ -73,15 +96,13 @@ class Show final : public training::TrainObserver {
     const auto now = std::chrono::steady_clock::now();
     if (!terminal_ || now - drawn_ < std::chrono::milliseconds(50)) return;
     drawn_ = now;
-    constexpr std::int64_t cells = 24;
     const double done = (static_cast<double>(progress.epoch - 1) +
                          static_cast<double>(progress.batch) / static_cast<double>(std::max<std::int64_t>(1, progress.batches))) /
                         static_cast<double>(progress.epochs);
-    const auto full = std::min(cells, static_cast<std::int64_t>(done * static_cast<double>(cells)));
-    std::string bar(static_cast<std::size_t>(full), '#');
-    bar.resize(static_cast<std::size_t>(cells), '.');
-    fmt::print("\r[{}] epoch {}/{} {} {:.0f} seq/s {} left\x1b[K", bar, progress.epoch, progress.epochs, score_text("", progress.train),
-               progress.sequences_per_second, duration_text(progress.seconds_left));
+    fmt::print("\r{}\x1b[K",
+               with_bar(fmt::format("epoch {}/{} {} {:.0f} seq/s {} left", progress.epoch, progress.epochs, score_text("", progress.train),
+                                    progress.sequences_per_second, duration_text(progress.seconds_left)),
+                        done, columns_of_terminal() - 1));
     std::fflush(stdout);
     open_ = true;
   }
@@ -131,6 +152,7 @@ int train(const TrainFlags& flags) {
   if (ranks != nullptr) options.ranks = &ranks->communicator();
   std::signal(SIGINT, ask_to_stop);
   std::signal(SIGTERM, ask_to_stop);
+  if (std::signal(SIGHUP, ask_to_stop) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // of a terminal that closes, unless nohup started the job
   std::signal(SIGUSR1, ask_to_stop);  // mpirun hands it on, and waits; behind a SIGTERM it kills the ranks in a second
   Show show(flags.quiet);
   training::TrainResult result;

@@ -6,6 +6,10 @@
 #include <fstream>
 #include <thread>
 
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <doctest/doctest.h>
 
 #include <fmt/format.h>
@@ -221,15 +225,52 @@ TEST_CASE("a job of 200 steps that is killed at random instants ends with the bi
 TEST_CASE("a signal that asks for an end leaves a checkpoint to go on from") {
   Job job;
   job.config.replace(job.config.find("epochs = 12"), 11, "epochs = 4000");
-  Process process(job.command("a"));
-  process.first_line();
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  process.signal(SIGTERM);
-  CHECK(process.wait() == 1);
-  INFO(process.err());
-  CHECK(process.err().find("--resume goes on from there") != std::string::npos);
+  for (const int signal : {SIGHUP, SIGTERM}) {
+    Process process(job.command("a"));
+    process.first_line();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    process.signal(signal);
+    CHECK(process.wait() == 1);
+    INFO("signal ", signal, " stderr ", process.err());
+    CHECK(process.err().find("--resume goes on from there") != std::string::npos);
+  }
   job.config.replace(job.config.find("units = 8"), 9, "units = 9");
   check_refused(job.command("a", {"--resume", "--quiet"}), 1, {"another config: [[layer]] 1 units: 8 there, 9 here"});
+}
+
+TEST_CASE("no drawing of a job is wider than its terminal, and an end that is asked for has a line of its own") {
+  Job job;
+  job.config.replace(job.config.find("epochs = 12"), 11, "epochs = 4000");
+  for (const unsigned short columns : {40, 80, 200}) {
+    const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+    REQUIRE(terminal >= 0);
+    REQUIRE(::grantpt(terminal) == 0);
+    REQUIRE(::unlockpt(terminal) == 0);
+    const winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    REQUIRE(::ioctl(terminal, TIOCSWINSZ, &size) == 0);
+    Process process(job.command("a"), ::ptsname(terminal));
+    std::string drawn;
+    char bytes[4096];
+    bool asked = false;
+    for (ssize_t read = 0; (read = ::read(terminal, bytes, sizeof bytes)) > 0;) {  // EIO: the process has ended
+      drawn.append(bytes, static_cast<std::size_t>(read));
+      if (asked || std::count(drawn.begin(), drawn.end(), '\r') <= 8) continue;
+      asked = true;
+      process.signal(SIGTERM);
+    }
+    ::close(terminal);
+    CHECK(process.wait() == 1);
+    INFO("columns ", columns, " drawn ", drawn);
+    CHECK(drawn.ends_with("\x1b[K\r\n"));
+    CHECK((drawn.find("\r[") == std::string::npos) == (columns == 40));
+    std::size_t drawings = 0;
+    for (std::size_t end = drawn.find("\x1b[K"); end != std::string::npos; end = drawn.find("\x1b[K", end + 1)) {
+      const std::size_t begin = drawn.rfind('\r', end) + 1;
+      CHECK(end - begin < columns);
+      drawings += end > begin;
+    }
+    CHECK(drawings > 2);
+  }
 }
 
 TEST_CASE("a job goes on under a configuration that means the same, or has more epochs, and says which key differs") {
