@@ -776,6 +776,17 @@ def test_a_job_beside_its_caller(folder):
             list(told)
 
 
+def test_a_loop_over_a_job_that_is_left_stops_the_job(folder):
+    for epoch in mr.train_curve({**config(folder), "epochs": 100000}, data=folder):
+        if epoch.epoch == 3:
+            break
+    assert len(mr.train(config(folder), data=folder).epochs) == 6  # in the folder of the job that was left
+    curve = mr.train_curve(config(folder), data=folder)
+    for epoch in curve:
+        break  # the job goes on, since `curve` holds it
+    assert len(curve.result.epochs) == 6
+
+
 # ---- Several processes ----
 
 

@@ -11,6 +11,7 @@ import pathlib
 import queue
 import re
 import threading
+import weakref
 from types import TracebackType
 from typing import Any, Callable, Iterator, Mapping, NamedTuple
 
@@ -185,58 +186,40 @@ def train(
 
 
 class TrainCurve:
-    """A job that runs beside its caller: `for epoch in mr.train_curve(config): …`, then `curve.result`. Leaving it early (`close`, or the end of a
-    `with`) stops the job behind a checkpoint. An error of the job is raised by the iteration, by `result`, or at the end of a `with`."""
+    """A job that runs beside its caller: `for epoch in mr.train_curve(config): …`, then `curve.result`. Leaving it early (`close`, the end of a `with`, or
+    a `break` where nothing else holds it) stops the job behind a checkpoint. An error of the job is raised by the iteration, by `result`, or at the end of
+    a `with`."""
 
     def __init__(self, run: Callable[[Callable[[Epoch], object]], TrainResult]) -> None:
-        self._queue: queue.SimpleQueue[Epoch | None] = queue.SimpleQueue()
-        self._stop = False
-        self._result: TrainResult | None = None
-        self._error: BaseException | None = None
+        self._job = _Job(run)
         self._raised = False
-        self._run = run
-        self._thread = threading.Thread(target=self._work, name="millrace train", daemon=True)
-        self._thread.start()
-
-    def _work(self) -> None:
-        try:
-            self._result = self._run(self._tell)
-        except _Stopped:
-            pass
-        except BaseException as error:
-            self._error = error
-        self._queue.put(None)
-
-    def _tell(self, epoch: Epoch) -> None:
-        self._queue.put(epoch)
-        if self._stop:
-            raise _Stopped
+        # The thread holds the job alone, so a curve that nobody iterates any more goes.
+        weakref.finalize(self, self._job.close).atexit = False
 
     def __iter__(self) -> Iterator[Epoch]:
-        while (epoch := self._queue.get()) is not None:
+        while (epoch := self._job.queue.get()) is not None:
             yield epoch
-        self._queue.put(None)
-        self._thread.join()
+        self._job.queue.put(None)
+        self._job.thread.join()
         self._raise()
 
     def _raise(self) -> None:
-        if self._error is not None:
+        if self._job.error is not None:
             self._raised = True
-            raise self._error
+            raise self._job.error
 
     @property
     def result(self) -> TrainResult:
         """Waits for the end of the job."""
-        self._thread.join()
+        self._job.thread.join()
         self._raise()
-        if self._result is None:
+        if self._job.result is None:
             raise RuntimeError("train_curve: the job was stopped before its end")
-        return self._result
+        return self._job.result
 
     def close(self) -> None:
         """Stops the job at the end of its epoch, behind a checkpoint."""
-        self._stop = True
-        self._thread.join()
+        self._job.close()
 
     def __enter__(self) -> TrainCurve:
         return self
@@ -245,6 +228,38 @@ class TrainCurve:
         self.close()
         if kind is None and not self._raised:
             self._raise()
+
+
+class _Job:
+    """The state that a TrainCurve shares with its thread."""
+
+    def __init__(self, run: Callable[[Callable[[Epoch], object]], TrainResult]) -> None:
+        self.queue: queue.SimpleQueue[Epoch | None] = queue.SimpleQueue()
+        self.result: TrainResult | None = None
+        self.error: BaseException | None = None
+        self._stop = False
+        self._run = run
+        self.thread = threading.Thread(target=self._work, name="millrace train", daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        try:
+            self.result = self._run(self._tell)
+        except _Stopped:
+            pass
+        except BaseException as error:
+            self.error = error
+        self.queue.put(None)
+
+    def _tell(self, epoch: Epoch) -> None:
+        self.queue.put(epoch)
+        if self._stop:
+            raise _Stopped
+
+    def close(self) -> None:
+        self._stop = True
+        if threading.current_thread() is not self.thread:  # in which a collection of garbage may find the curve
+            self.thread.join()
 
 
 class _Stopped(Exception):
