@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any, ClassVar, NamedTuple, Sequence
 
@@ -169,9 +170,8 @@ class Function(torch.nn.Module):
     def forward(self, *args: Any, **named: Any) -> Any:
         # torch.compile would trace into the calls of the library. Its module takes seconds to load, so it serves here only where it is loaded already.
         if Function._apart is None and "torch._dynamo" in sys.modules:
-            import torch._dynamo  # waits for a thread that is loading it
-
-            Function._apart = torch._dynamo.disable(Function._evaluate)
+            dynamo = importlib.import_module("torch._dynamo")  # waits for a thread that is loading it
+            Function._apart = dynamo.disable(Function._evaluate)
         return (Function._apart or Function._evaluate)(self, *args, **named)
 
     def _evaluate(self, *args: Any, **named: Any) -> Any:
