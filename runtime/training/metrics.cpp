@@ -35,9 +35,31 @@ struct Curve {
   Read read;
 };
 
+struct Range {
+  double least = std::numeric_limits<double>::infinity();
+  double most = -std::numeric_limits<double>::infinity();
+  void add(double value) {
+    if (std::isfinite(value)) least = std::min(least, value), most = std::max(most, value);
+  }
+  /// Makes a range of one number wide enough to be divided, within `whole`.
+  void widen(const Range& whole) {
+    if (!(least <= most)) least = 0, most = 1;
+    const double size = std::max(std::abs(least), std::abs(most));
+    if (most / 2 - least / 2 >= 1e-12 * std::max(1.0, size)) return;
+    const double margin = std::max(0.5, size * 1e-6);
+    least = std::max(whole.least, least - margin), most = std::min(whole.most, most + margin);
+  }
+  /// 0 at the least, 1 at the most. Halves keep the width of the largest numbers finite.
+  double part(double value) const { return (value / 2 - least / 2) / (most / 2 - least / 2); }
+  double at(double part) const { return least * (1 - part) + most * part; }
+};
+
+constexpr double greatest = std::numeric_limits<double>::max();
+
 struct Panel {
   const char* title;
   std::vector<Curve> curves;
+  Range whole = {-greatest, greatest};  ///< the numbers that there may be
 };
 
 std::vector<Panel> panels_of(const std::vector<EpochMetrics>& epochs) {
@@ -50,29 +72,10 @@ std::vector<Panel> panels_of(const std::vector<EpochMetrics>& epochs) {
     panels.push_back(
         {"accuracy",
          {{"training", "#2874a6", [=](const EpochMetrics& e) { return accuracy(e.train); }},
-          {"validation", "#c0392b", [=](const EpochMetrics& e) { return e.validation ? accuracy(*e.validation) : std::nullopt; }}}});
+          {"validation", "#c0392b", [=](const EpochMetrics& e) { return e.validation ? accuracy(*e.validation) : std::nullopt; }}},
+         {0, 1}});
   return panels;
 }
-
-struct Range {
-  double least = std::numeric_limits<double>::infinity();
-  double most = -std::numeric_limits<double>::infinity();
-  void add(double value) {
-    if (std::isfinite(value)) least = std::min(least, value), most = std::max(most, value);
-  }
-  /// Makes a range of one number wide enough to be divided.
-  void widen() {
-    if (!(least <= most)) least = 0, most = 1;
-    const double size = std::max(std::abs(least), std::abs(most));
-    if (most / 2 - least / 2 >= 1e-12 * std::max(1.0, size)) return;
-    const double margin = std::max(0.5, size * 1e-6);
-    constexpr double end = std::numeric_limits<double>::max();
-    least = std::max(-end, least - margin), most = std::min(end, most + margin);
-  }
-  /// 0 at the least, 1 at the most. Halves keep the width of the largest numbers finite.
-  double part(double value) const { return (value / 2 - least / 2) / (most / 2 - least / 2); }
-  double at(double part) const { return least * (1 - part) + most * part; }
-};
 
 constexpr double width = 460, height = 300, left = 58, right = 16, top = 40, bottom = 36;
 
@@ -81,7 +84,7 @@ std::string drawing_of(const Panel& panel, const std::vector<EpochMetrics>& epoc
   for (const Curve& curve : panel.curves)
     for (const EpochMetrics& epoch : epochs)
       if (const auto value = curve.read(epoch)) values.add(*value);
-  values.widen();
+  values.widen(panel.whole);
   const double last = epochs.empty() ? 2.0 : static_cast<double>(std::max<std::int64_t>(2, epochs.back().epoch));
   const auto at_x = [&](double epoch) { return left + (epoch - 1) / (last - 1) * (width - left - right); };
   const auto at_y = [&](double value) { return height - bottom - values.part(value) * (height - top - bottom); };
@@ -98,11 +101,15 @@ std::string drawing_of(const Panel& panel, const std::vector<EpochMetrics>& epoc
   }
   double legend = left + 70;
   for (const Curve& curve : panel.curves) {
-    std::string points;
+    std::string points, end;
     for (const EpochMetrics& epoch : epochs)
-      if (const auto value = curve.read(epoch); value && std::isfinite(*value))
-        points += fmt::format("{:.1f},{:.1f} ", at_x(static_cast<double>(epoch.epoch)), at_y(*value));
+      if (const auto value = curve.read(epoch); value && std::isfinite(*value)) {
+        const double x_of = at_x(static_cast<double>(epoch.epoch)), y_of = at_y(*value);
+        points += fmt::format("{:.1f},{:.1f} ", x_of, y_of);
+        end = fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.5\" fill=\"{}\"/>\n", x_of, y_of, curve.colour);
+      }
     if (points.empty()) continue;
+    text += end;  // a line of one point is not drawn
     text += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>\n", points, curve.colour);
     text += fmt::format("<text x=\"{:.0f}\" y=\"28\" fill=\"{}\">{}</text>\n", legend, curve.colour, curve.name);
     legend += 70;
@@ -221,7 +228,7 @@ std::string curve_as_text(const std::vector<EpochMetrics>& epochs, int wide, int
   Range range;
   for (const EpochMetrics& epoch : epochs)
     if (const auto value = read(epoch)) range.add(*value);
-  range.widen();
+  range.widen(panel.whole);
   const int count = std::min<int>(std::max(1, wide - 10), static_cast<int>(epochs.size()));
   std::vector<std::string> lines(static_cast<std::size_t>(std::max(2, high)), std::string(static_cast<std::size_t>(count), ' '));
   for (int column = 0; column < count; ++column) {

@@ -80,6 +80,26 @@ TEST_CASE("curves are drawn for any number of epochs") {
   }
 }
 
+TEST_CASE("a curve of one epoch is a point") {
+  const std::string svg = curves_as_svg("a", epochs(1, true));
+  std::size_t points = 0;
+  for (std::size_t at = svg.find("<circle "); at != svg.npos; at = svg.find("<circle ", at + 1)) ++points;
+  CHECK(points == 4);  // of training and validation, loss and accuracy
+}
+
+TEST_CASE("an axis of accuracies that do not move lies between 0 and 1") {
+  for (const double accuracy : {0.0, 0.25, 1.0}) {
+    std::vector<EpochMetrics> all = epochs(3, false);
+    for (EpochMetrics& e : all) e.train.accuracy = accuracy;
+    INFO("accuracy ", accuracy);
+    const std::string text = curve_as_text(all, 72, 6);
+    CHECK(text.starts_with(accuracy == 1 ? "   1.000 |***" : accuracy == 0 ? "   0.500 |   " : "   0.750 |   "));
+    CHECK(text.find(accuracy == 1 ? "\n   0.500 |   " : accuracy == 0 ? "\n   0.000 |***" : "\n   0.000 |   ") != text.npos);
+    CHECK(std::count(text.begin(), text.end(), '*') == 3);
+    CHECK(curves_as_svg("a", all).find(">-0.") == std::string::npos);
+  }
+}
+
 TEST_CASE("curves of the largest losses are drawn, also where they do not move") {
   for (const double loss : {1e16, 2.89e24, 1e300, std::numeric_limits<double>::max()})
     for (const double other : {loss, -loss}) {
