@@ -307,13 +307,20 @@ class TrainJob {
   /// Ranks of different jobs would wait for one another, or sum what does not belong together.
   void check_ranks() const {
     if (world_size() == 1) return;
-    std::string all = fmt::format("{} epochs, resume {}\n", epochs_, options_.resume);
-    for (const auto& [name, value] : identity_) all += name + value;
-    if (!is_same(sha256(all)))
-      throw MismatchError(
-          fmt::format("training on {} ranks: expected the same configuration, seed, epochs, data and --resume of all ranks, found others "
-                      "than those of rank {}",
-                      world_size(), rank()));
+    std::string data;
+    for (const char* name : {"data", validation_data, test_data})
+      if (const auto found = identity_.find(name); found != identity_.end()) data += name + found->second;
+    const std::vector<std::pair<std::string, std::string>> told{{"configuration", identity_.at("config")},
+                                                                {"seed", identity_.at("seed")},
+                                                                {"epochs", std::to_string(epochs_)},
+                                                                {"data", data},
+                                                                {"--resume", std::to_string(static_cast<int>(options_.resume))}};
+    std::string unlike;
+    for (const auto& [name, value] : told)
+      if (!is_same(sha256(value))) unlike += (unlike.empty() ? "" : ", ") + name;
+    if (!unlike.empty())
+      throw MismatchError(fmt::format("training on {} ranks: expected the same {} of all ranks, found another than that of rank {}",
+                                      world_size(), unlike, rank()));
   }
 
   /// Whether all ranks have that hash.

@@ -157,8 +157,11 @@ def check_refused(words: list[list[str]], wanted: str) -> None:
 def check_same_job(job: Job) -> None:
     """Ranks that were told to train for other numbers of epochs, or that begin with other weights, do not begin."""
     check_refused([job.words("unlike", "--quiet", "--epochs", str(rank + 1)) for rank in range(2)],
-                  "expected the same configuration, seed, epochs, data and --resume of all ranks")
+                  "expected the same epochs of all ranks, found another than that of rank ")
     print("ranks of other numbers of epochs: refused")
+    check_refused([job.words("unlike", "--quiet", "--seed", str(rank), *["--resume"][:rank]) for rank in range(2)],
+                  "expected the same seed, --resume of all ranks, found another than that of rank ")
+    print("ranks of other seeds, one of which resumes: refused")
     (job.folder / "start.toml").write_text(CONFIG.format(epochs=4) + '[model]\nstart = "start.safetensors"\n')
     for rank, trained in enumerate(("one", "flag2")):
         (job.folder / f"data{rank}").mkdir()
