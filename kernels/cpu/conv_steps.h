@@ -25,6 +25,7 @@ class ConvFinish {
       input.first = static_cast<const T*>(steps.operands[i]->raw());
       input.repeats = steps.operands[i]->rank() < 2;
       input.row = steps.operands[i]->rank();
+      by_unit_ |= steps.operands[i]->rank() == 1;
     }
   }
 
@@ -48,12 +49,17 @@ class ConvFinish {
     call.out_row = stride;
     call.rows = units;
     call.count = count;
+    if (stride == count && !by_unit_) {  // rows that adjoin
+      call.rows = 1;
+      call.count = units * count;
+    }
     arithmetic_rows(call);
   }
 
  private:
   const T* out_;
   ArithmeticCall<T> call_;
+  bool by_unit_ = false;  ///< an operand has one element of each unit
 };
 
 }  // namespace millrace::cpu

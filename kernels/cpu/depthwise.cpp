@@ -15,6 +15,10 @@ namespace {
 /// Multiply-adds of a part for one thread.
 constexpr std::int64_t thread_work = 1 << 18;
 
+/// Of planes that are copied one after the other before they are computed, and stay in the first cache: a load of what was just stored waits, unless it
+/// reads one whole store.
+constexpr std::int64_t near_bytes = 16 << 10;
+
 /// Each plane is copied between its padding to memory of the thread, which stays in the first caches, with its columns apart by their phase of the stride:
 /// a vector of places then sees elements side by side for each tap.
 template <class T>
@@ -51,20 +55,25 @@ class Planes {
   std::int64_t work() const { return units_ * out_rows_ * out_columns_ * taps1_ * taps2_; }
 
   void run(std::int64_t begin, std::int64_t end, const KernelContext& context) const {
-    const std::int64_t elements = checked_add(checked_mul(checked_mul(height_, width_), along_.stride), slack);
-    const Tensor room(x_.dtype(), DDim{elements}, context.workspace());
-    T* const plane = static_cast<T*>(room.raw_mutable());
-    std::fill_n(plane, elements, T{0});  // the padding, which nothing else writes
-    for (std::int64_t at = begin; at < end; ++at) {
-      copy(static_cast<const T*>(x_.raw()) + at / desc_.groups * x_.strides()[0] + at % desc_.groups * x_.strides()[1], plane);
-      for (std::int64_t unit = 0; unit < units_; ++unit) {
-        const std::int64_t channel = at % desc_.groups * units_ + unit;
-        T* const to = out_ + (at * units_ + unit) * out_rows_ * out_columns_;
-        depthwise_plane(DepthwiseCall<T>{plane, width_ * along_.stride, down_.stride, down_.dilation, offsets_.data(), taps1_, taps2_,
-                                         weights_ + channel * taps1_ * taps2_, bias_ == nullptr ? nullptr : bias_ + channel, desc_.relu, to,
-                                         out_rows_, out_columns_});
-        finish_.run(to, channel, 1, 0, out_rows_ * out_columns_);
-      }
+    const std::int64_t elements = checked_add(checked_mul(checked_mul(height_, width_), along_.stride), slack), groups = desc_.groups;
+    const std::int64_t together = std::clamp(near_bytes / static_cast<std::int64_t>(sizeof(T)) / elements, std::int64_t{1}, end - begin);
+    const Tensor room(x_.dtype(), DDim{checked_mul(elements, together)}, context.workspace());
+    T* const planes = static_cast<T*>(room.raw_mutable());
+    std::fill_n(planes, elements * together, T{0});  // the padding, which nothing else writes
+    const std::int64_t places = out_rows_ * out_columns_;
+    for (std::int64_t first = begin; first < end;) {
+      const std::int64_t count = std::min({together, end - first, groups - first % groups});
+      const T* const from = static_cast<const T*>(x_.raw()) + first / groups * x_.strides()[0] + first % groups * x_.strides()[1];
+      for (std::int64_t i = 0; i < count; ++i) copy(from + i * x_.strides()[1], planes + i * elements);
+      const std::int64_t channel = first % groups * units_;
+      T* const to = out_ + first * units_ * places;
+      for (std::int64_t unit = 0; unit < count * units_; ++unit)
+        depthwise_plane(DepthwiseCall<T>{planes + unit / units_ * elements, width_ * along_.stride, down_.stride, down_.dilation,
+                                         offsets_.data(), taps1_, taps2_, weights_ + (channel + unit) * taps1_ * taps2_,
+                                         bias_ == nullptr ? nullptr : bias_ + channel + unit, desc_.relu, to + unit * places, out_rows_,
+                                         out_columns_});
+      finish_.run(to, channel, count * units_, places, places);
+      first += count;
     }
   }
 

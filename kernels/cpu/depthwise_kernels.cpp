@@ -151,44 +151,65 @@ HWY_INLINE void RunPlane(const DepthwiseCall<T>& call) {
     });
 }
 
+/// The first `count` lanes. What is stored through a mask is read late: other rows and planes come between.
+template <class D, class T = hn::TFromD<D>>
+HWY_INLINE void StoreFirst(D d, hn::Vec<D> value, T* to, std::size_t count) {
+#if HWY_TARGET == HWY_AVX3
+  hn::BlendedStore(value, hn::FirstN(d, count), d, to);
+#else
+  StoreSome(d, value, to, count);
+#endif
+}
+
 template <class T>
 HWY_INLINE void SplitRow(const T* from, std::int64_t count, std::int64_t before, std::int64_t phases, std::int64_t width, T* to) {
-  const hn::ScalableTag<T> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  std::int64_t i = 0;
-  if (phases == 1) {
-    for (; i + lanes <= count; i += lanes) hn::StoreU(hn::LoadU(d, from + i), d, to + before + i);
-    if (i < count) hn::StoreU(LoadSome(d, from + i, static_cast<std::size_t>(count - i)), d, to + before + i);
-    return;
-  }
-#if HWY_TARGET != HWY_SCALAR
-  if (phases == 2) {
-    T* const even = to + before % 2 * width + before / 2;
-    T* const odd = to + (before + 1) % 2 * width + (before + 1) / 2;
-    for (; i + 2 * lanes <= count; i += 2 * lanes) {
-      const auto low = hn::LoadU(d, from + i), high = hn::LoadU(d, from + i + lanes);
-      hn::StoreU(hn::ConcatEven(d, high, low), d, even + i / 2);
-      hn::StoreU(hn::ConcatOdd(d, high, low), d, odd + i / 2);
-    }
-    for (; i + 2 <= count; i += 2) {
-      even[i / 2] = from[i];
-      odd[i / 2] = from[i + 1];
-    }
-    if (i < count) even[i / 2] = from[i];
-    return;
-  }
-#endif
   for (std::int64_t phase = before % phases, first = 0; first < std::min(phases, count);
        ++first, phase = phase + 1 == phases ? 0 : phase + 1) {
     T* next = to + phase * width + (before + first) / phases;
-    for (i = first; i < count; i += phases) *next++ = from[i];
+    for (std::int64_t i = first; i < count; i += phases) *next++ = from[i];
   }
 }
 
 template <class T>
 HWY_INLINE void SplitPhases(const PlaneCopy<T>& copy) {
-  for (std::int64_t row = 0; row < copy.rows; ++row)
-    SplitRow(copy.from + row * copy.from_row, copy.columns, copy.before, copy.phases, copy.phase_step, copy.to + row * copy.to_row);
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t rows = copy.rows, from_row = copy.from_row, to_row = copy.to_row;
+  const T* from = copy.from;
+  if (copy.phases == 1) {
+    const std::int64_t whole = copy.columns - copy.columns % lanes;
+    const auto rest = static_cast<std::size_t>(copy.columns - whole);
+    T* to = copy.to + copy.before;
+    for (std::int64_t row = 0; row < rows; ++row, from += from_row, to += to_row) {
+      for (std::int64_t i = 0; i < whole; i += lanes) hn::StoreU(hn::LoadU(d, from + i), d, to + i);
+      if (rest > 0) hn::StoreU(LoadSome(d, from + whole, rest), d, to + whole);
+    }
+    return;
+  }
+#if HWY_TARGET != HWY_SCALAR
+  if (copy.phases == 2) {
+    const std::int64_t whole = copy.columns - copy.columns % (2 * lanes), rest = copy.columns - whole;
+    const auto low_rest = static_cast<std::size_t>(std::min(rest, lanes)), high_rest = static_cast<std::size_t>(rest) - low_rest;
+    const auto even_rest = static_cast<std::size_t>((rest + 1) / 2), odd_rest = static_cast<std::size_t>(rest / 2);
+    T* even = copy.to + copy.before % 2 * copy.phase_step + copy.before / 2;
+    T* odd = copy.to + (copy.before + 1) % 2 * copy.phase_step + (copy.before + 1) / 2;
+    for (std::int64_t row = 0; row < rows; ++row, from += from_row, even += to_row, odd += to_row) {
+      for (std::int64_t i = 0; i < whole; i += 2 * lanes) {
+        const auto low = hn::LoadU(d, from + i), high = hn::LoadU(d, from + i + lanes);
+        hn::StoreU(hn::ConcatEven(d, high, low), d, even + i / 2);
+        hn::StoreU(hn::ConcatOdd(d, high, low), d, odd + i / 2);
+      }
+      if (rest == 0) continue;
+      const auto low = LoadSome(d, from + whole, low_rest);
+      const auto high = high_rest > 0 ? LoadSome(d, from + whole + lanes, high_rest) : hn::Zero(d);
+      StoreFirst(d, hn::ConcatEven(d, high, low), even + whole / 2, even_rest);
+      StoreFirst(d, hn::ConcatOdd(d, high, low), odd + whole / 2, odd_rest);
+    }
+    return;
+  }
+#endif
+  for (std::int64_t row = 0; row < rows; ++row)
+    SplitRow(from + row * from_row, copy.columns, copy.before, copy.phases, copy.phase_step, copy.to + row * to_row);
 }
 
 /// Elements side by side. The last vector overlaps the one before it.
