@@ -129,7 +129,7 @@ void run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor& x, c
       [=, narrow_addend = narrow_addend, packed = weights.data](ThreadTeam& team) {
         cpu::widen(x, wide, team);
         if (has_bias) cpu::widen(narrow_addend, addend, team);
-        cpu::conv1d(plan, wide, packed, has_bias ? &addend : nullptr, result, team);
+        cpu::conv1d(plan, wide, packed, has_bias ? &addend : nullptr, {}, result, team);
         cpu::narrow(result, out, team);
       },
       stream);

@@ -4,13 +4,18 @@
 #include <algorithm>
 #include <memory>
 
+#include <millrace/kernels/cpu/conv_steps.h>
 #include <millrace/kernels/cpu/spans.h>
+#include <millrace/kernels/cpu/transpose_kernels.h>
 
 namespace millrace::cpu {
 namespace {
 
 /// Room on the stack for unfolded rows; one row that needs more goes to the heap.
 constexpr std::int64_t room_bytes = 48 * 1024;
+
+/// Room on the heap for results before they are turned.
+constexpr std::int64_t turned_bytes = 64 * 1024;
 
 template <class T>
 struct Unfold {
@@ -35,6 +40,23 @@ struct Unfold {
     const std::int64_t step = Taps > 1 ? desc.dilation * time_stride : 0;
     for (std::int64_t channel = 0; channel < channels; ++channel, from += channel_stride, to += Taps)
       for (int tap = 0; tap < Taps; ++tap) to[tap] = from[tap * step];
+    return true;
+  }
+
+  /// Rows [row, row + count) of a kernel of one tap whose places stand side by side, turned into `room`. False for others.
+  bool turned(std::int64_t row, std::int64_t count, std::int64_t group, T* room) const {
+    if (desc.kernel != 1 || desc.stride != 1 || desc.pad_before != 0 || time_stride != 1 || channels == 1 ||
+        count * k > room_bytes / static_cast<std::int64_t>(sizeof(T)))
+      return false;
+    while (count > 0) {
+      const std::int64_t place = row % out_length, some = std::min(count, out_length - place);
+      if (place + some > length) return false;
+      transpose_rows(bits_of(x + row / out_length * sequence_stride + group * channels * channel_stride + place), channel_stride,
+                     bits_of(room), k, some, k);
+      row += some;
+      count -= some;
+      room += some * k;
+    }
     return true;
   }
 
@@ -66,8 +88,8 @@ struct Unfold {
 };
 
 template <class T>
-void run_group(const Conv1dPlan& plan, const Unfold<T>& unfold, std::int64_t group, const T* packed, const T* bias, T* out,
-               std::int64_t rows, ThreadTeam& team) {
+void run_group(const Conv1dPlan& plan, const Unfold<T>& unfold, std::int64_t group, const T* packed, const T* bias,
+               const ConvFinish<T>& finish, T* out, std::int64_t rows, ThreadTeam& team) {
   const Conv1dDesc& desc = plan.desc();
   const PackedLayout layout = conv1d_layout(plan);
   const std::int64_t out_length = unfold.out_length;
@@ -79,36 +101,55 @@ void run_group(const Conv1dPlan& plan, const Unfold<T>& unfold, std::int64_t gro
               std::unique_ptr<T[]> large;
               if (layout.k > room_elements) large = std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(layout.k));
               const T* a[max_rows];
+              const bool turned = unfold.turned(row, count, group, room);
+              for (std::int64_t i = 0; i < count; ++i)
+                a[i] = turned ? room + i * layout.k : unfold(row + i, group, large ? large.get() : room + i * layout.k);
+              // Units lie far apart in the result: they are computed side by side, and turned.
+              const std::int64_t beside =
+                  std::max<std::int64_t>(2, turned_bytes / static_cast<std::int64_t>(sizeof(T)) / (count * layout.width()));
+              const std::int64_t most = std::min(last - first, beside) * layout.width();
+              std::unique_ptr<T[]> results;
+              if (out_length > 1) results = std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(count * most));
               T* to[max_rows];
-              for (std::int64_t i = 0; i < count; ++i) {
-                a[i] = unfold(row + i, group, large ? large.get() : room + i * layout.k);
-                to[i] = out + ((row + i) / out_length * desc.out_channels + group * layout.columns) * out_length + (row + i) % out_length;
+              for (; first < last; first += beside) {
+                const std::int64_t unit = group * layout.columns + first * layout.width();
+                const auto place_of = [&](std::int64_t at) {
+                  return out + (at / out_length * desc.out_channels + unit) * out_length + at % out_length;
+                };
+                for (std::int64_t i = 0; i < count; ++i) to[i] = results ? results.get() + i * most : place_of(row + i);
+                MatrixCall<T> call;
+                call.a = a;
+                call.out = to;
+                call.rows = count;
+                call.k = layout.k;
+                call.b = packed + group * layout.elements() + first * layout.panel_stride();
+                call.panel_stride = layout.panel_stride();
+                call.columns = layout.columns - first * layout.width();
+                call.last_panel = std::min(beside, last - first);
+                call.bias = bias == nullptr ? nullptr : bias + unit;
+                plan.gemm().kernels().run(call);
+                const std::int64_t units = std::min(call.columns, call.last_panel * layout.width());
+                for (std::int64_t i = 0; i < count;) {  // the rows of one sequence
+                  const std::int64_t some = std::min(count - i, out_length - (row + i) % out_length);
+                  if (results) transpose_rows(bits_of(results.get() + i * most), most, bits_of(place_of(row + i)), out_length, units, some);
+                  finish.run(place_of(row + i), unit, units, out_length, some);
+                  i += some;
+                }
               }
-              MatrixCall<T> call;
-              call.a = a;
-              call.out = to;
-              call.rows = count;
-              call.k = layout.k;
-              call.b = packed + group * layout.elements();
-              call.panel_stride = layout.panel_stride();
-              call.columns = layout.columns;
-              call.first_panel = first;
-              call.last_panel = last;
-              call.bias = bias == nullptr ? nullptr : bias + group * layout.columns;
-              call.column_stride = out_length;
-              plan.gemm().kernels().run(call);
             });
 }
 
 template <class T>
-void run_type(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const Tensor& out, ThreadTeam& team) {
+void run_type(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const ConvSteps& steps, const Tensor& out,
+              ThreadTeam& team) {
   const Conv1dDesc& desc = plan.desc();
   const PackedLayout layout = conv1d_layout(plan);
   const Unfold<T> unfold{desc,       static_cast<const T*>(x.raw()), x.strides()[0], x.strides()[1], x.strides()[2], x.dim(2),
                          out.dim(2), desc.in_channels / desc.groups, layout.k};
+  const ConvFinish<T> finish(steps, out);
   for (std::int64_t group = 0; group < desc.groups; ++group)
     run_group(plan, unfold, group, static_cast<const T*>(packed.raw()), bias == nullptr ? nullptr : static_cast<const T*>(bias->raw()),
-              static_cast<T*>(out.raw_mutable()), out.dim(0) * out.dim(2), team);
+              finish, static_cast<T*>(out.raw_mutable()), out.dim(0) * out.dim(2), team);
 }
 
 }  // namespace
@@ -119,10 +160,11 @@ PackedLayout conv1d_layout(const Conv1dPlan& plan) {
   return desc.dtype == DType::f64 ? layout_for<double>(kernels, desc.k, desc.n) : layout_for<float>(kernels, desc.k, desc.n);
 }
 
-void conv1d(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const Tensor& out, ThreadTeam& team) {
+void conv1d(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const ConvSteps& steps, const Tensor& out,
+            ThreadTeam& team) {
   if (out.elements() == 0) return;
-  if (x.dtype() == DType::f64) return run_type<double>(plan, x, packed, bias, out, team);
-  run_type<float>(plan, x, packed, bias, out, team);
+  if (x.dtype() == DType::f64) return run_type<double>(plan, x, packed, bias, steps, out, team);
+  run_type<float>(plan, x, packed, bias, steps, out, team);
 }
 
 }  // namespace millrace::cpu

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include <millrace/kernels/conv.h>
 #include <millrace/kernels/conv1d.h>
 #include <millrace/kernels/cpu/packing.h>
 #include <millrace/tensor/thread_team.h>
@@ -13,7 +14,8 @@ namespace millrace::cpu {
 PackedLayout conv1d_layout(const Conv1dPlan& plan);
 
 /// x [N, C, L] of any strides; packed: all groups one behind the other; bias [out] or null; out [N, out, out_length]
-/// contiguous. All of the wide dtype of the plan.
-void conv1d(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const Tensor& out, ThreadTeam& team);
+/// contiguous; operands of `steps` as cpu/conv_steps.h has them. All of the wide dtype of the plan.
+void conv1d(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const ConvSteps& steps, const Tensor& out,
+            ThreadTeam& team);
 
 }  // namespace millrace::cpu

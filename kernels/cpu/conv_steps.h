@@ -36,23 +36,20 @@ class ConvFinish {
     if (empty()) return;
     ArithmeticCall<T> call = call_;
     call.inputs[0] = {first, stride, false};
+    const bool adjoin = stride == count && (!by_unit_ || count == 1);  // the rows are one
     for (std::int64_t i = 1; i < call.input_count; ++i) {
       ArithmeticInput<T>& input = call.inputs[i];
       if (input.first == nullptr)
         input = call.inputs[0];
-      else if (input.repeats)
-        input.first += unit * input.row;
-      else
+      else if (!input.repeats)
         input = {input.first + (first - out_), stride, false};
+      else if (input.row != 0)
+        input = {input.first + unit, adjoin ? 0 : 1, !adjoin};
     }
     call.out = first;
     call.out_row = stride;
-    call.rows = units;
-    call.count = count;
-    if (stride == count && !by_unit_) {  // rows that adjoin
-      call.rows = 1;
-      call.count = units * count;
-    }
+    call.rows = adjoin ? 1 : units;
+    call.count = adjoin ? units * count : count;
     arithmetic_rows(call);
   }
 

@@ -5,6 +5,7 @@
 #include <millrace/kernels/conv.h>
 #include <millrace/kernels/conv1d.h>
 #include <millrace/kernels/conv_integer.h>
+#include <millrace/kernels/pointwise.h>
 #include <millrace/kernels/winograd.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/arithmetic_names.h>
@@ -174,12 +175,32 @@ void infer_conv(InferContext& context) {
   context.result(VarType(context.tensor(0).dtype, shape));
 }
 
+/// Weights for few places, where the places are known.
+std::optional<PointwiseWeights> for_few_places(const PrepareContext& context, const ConvDesc& desc) {
+  const Tensor* const weights = context.place().is_cpu() ? context.constant(1) : nullptr;
+  const VarType& x = context.type(0);
+  if (weights == nullptr || !x.shape) return std::nullopt;
+  std::int64_t places = 1;
+  for (int axis = 2; axis < x.rank(); ++axis) {
+    if ((*x.shape)[axis] == DDim::unknown || (*x.shape)[axis] >= pointwise_places) return std::nullopt;
+    places *= (*x.shape)[axis];
+    if (places >= pointwise_places) return std::nullopt;
+  }
+  return pack_pointwise(desc, *weights, PackingStream());
+}
+
 OpKernel prepare_conv(const PrepareContext& context) {
   const ConvDesc desc = conv_of(context.attributes());
   const Tensor* const known = context.attributes().get_or("winograd", false) ? context.constant(1) : nullptr;
   const std::vector<ArithmeticStep> steps = arithmetic_of(context.attributes());
   if (const auto transformed = known == nullptr ? std::nullopt : transform_winograd(desc, *known)) {
     return [desc, steps, weights = *transformed](OpContext& run) {
+      const Tensor* const bias = run.has(2) ? &run.tensor(2) : nullptr;
+      run.set(0, conv(desc, run.tensor(0), weights, bias, run.stream(), with_operands(steps, run)));
+    };
+  }
+  if (const auto packed = for_few_places(context, desc)) {
+    return [desc, steps, weights = *packed](OpContext& run) {
       const Tensor* const bias = run.has(2) ? &run.tensor(2) : nullptr;
       run.set(0, conv(desc, run.tensor(0), weights, bias, run.stream(), with_operands(steps, run)));
     };
