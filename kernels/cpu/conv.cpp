@@ -2,7 +2,6 @@
 #include <millrace/kernels/cpu/conv.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <limits>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <millrace/kernels/cpu/all_finite.h>
 #include <millrace/kernels/cpu/conv_kernels.h>
 #include <millrace/kernels/cpu/conv_steps.h>
 #include <millrace/kernels/cpu/depthwise_kernels.h>
@@ -312,7 +312,7 @@ class Group {
         ++made.block_k[static_cast<std::size_t>(k / k_block)];
       }
       if (std::count(made.block_k.begin(), made.block_k.end(), 0) > 0) continue;
-      if (!finite()) return;
+      if (!all_finite(weights_, units_ * k_)) return;
       // Of each channel the taps that are left stand side by side.
       const std::int64_t each = taps * along, some = (last - first) * along;
       made.weights = std::make_unique_for_overwrite<T[]>(made.offsets.size() * static_cast<std::size_t>(units_));
@@ -320,11 +320,6 @@ class Group {
         copy_some(weights_ + channel * each + first * along, some, made.weights.get() + channel * some);
       seen_.emplace(std::pair(first, last), std::move(made));
     }
-  }
-  bool finite() const {
-    bool all = true;
-    for (const T* w = weights_; w != weights_ + units_ * k_; ++w) all &= std::abs(*w) <= std::numeric_limits<T>::max();
-    return all;
   }
   /// The taps that the rows of a panel see; null: all.
   const SeenTaps<T>* seen_of(const std::vector<PlaceRun>& segments, std::int64_t image) const {
@@ -434,17 +429,6 @@ class Group {
   const T* x_ = nullptr;
   T* out_ = nullptr;
 };
-
-template <class T>
-bool all_finite(const T* x, std::int64_t count) {
-  constexpr std::int64_t some = 4096;  // a loop over vectors
-  for (std::int64_t begin = 0; begin < count; begin += some) {
-    bool finite = true;
-    for (std::int64_t i = begin; i < std::min(count, begin + some); ++i) finite &= std::abs(x[i]) <= std::numeric_limits<T>::max();
-    if (!finite) return false;
-  }
-  return true;
-}
 
 template <class T>
 void run_groups(const ConvDesc& desc, const DDim& x_dims, const Planes<T>& planes, const Tensor& weights, const Tensor* bias,

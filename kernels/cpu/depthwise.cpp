@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include <millrace/kernels/cpu/all_finite.h>
 #include <millrace/kernels/cpu/conv_steps.h>
 #include <millrace/kernels/cpu/depthwise_kernels.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
@@ -45,6 +46,10 @@ class Planes {
     out_ = static_cast<T*>(out.raw_mutable());
     width_ = (along_.before + columns_ + along_.after + along_.stride - 1) / along_.stride;
     height_ = down_.before + rows_ + down_.after;
+    // Zero times a weight that is not finite is NaN.
+    const bool finite = all_finite(weights_, weights.elements());
+    first_seen_ = finite ? down_.before : 0;
+    last_seen_ = finite ? down_.before + rows_ : height_;
     for (std::int64_t tap = 0; tap < taps2_; ++tap) {
       const std::int64_t place = tap * along_.dilation;
       offsets_.push_back(place % along_.stride * width_ + place / along_.stride);
@@ -71,7 +76,7 @@ class Planes {
         depthwise_plane(DepthwiseCall<T>{planes + unit / units_ * elements, width_ * along_.stride, down_.stride, down_.dilation,
                                          offsets_.data(), taps1_, taps2_, weights_ + (channel + unit) * taps1_ * taps2_,
                                          bias_ == nullptr ? nullptr : bias_ + channel + unit, desc_.relu, to + unit * places, out_rows_,
-                                         out_columns_});
+                                         out_columns_, first_seen_, last_seen_});
       finish_.run(to, channel, count * units_, places, places);
       first += count;
     }
@@ -101,7 +106,7 @@ class Planes {
   T* out_;
   ConvDesc::Axis down_, along_;
   std::int64_t step_, row_step_;
-  std::int64_t rows_, columns_, taps1_, taps2_, out_rows_, out_columns_, units_, width_, height_;
+  std::int64_t rows_, columns_, taps1_, taps2_, out_rows_, out_columns_, units_, width_, height_, first_seen_, last_seen_;
   std::vector<std::int64_t> offsets_;
 };
 

@@ -2,6 +2,7 @@
 #include <millrace/kernels/cpu/depthwise_kernels.h>
 
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -23,6 +24,25 @@ HWY_INLINE void Finish(D d, const DepthwiseCall<T>& call, hn::Vec<D> sum, T* to,
   if (call.bias != nullptr) sum = hn::Add(sum, hn::Set(d, *call.bias));
   if (call.relu) sum = KeepNaN(d, sum, hn::Max(sum, hn::Zero(d)));
   StoreSome(d, sum, to, some);
+}
+
+/// Whether a sum is −0, as small products leave it: zeros of the padding behind it would make it +0.
+template <int Rows, int Vectors, class D, class V = hn::Vec<D>>
+HWY_INLINE bool HasMinusZero(D d, const V (&sum)[Rows][Vectors]) {
+  const hn::RebindToUnsigned<D> words;
+  const auto sought = hn::BitCast(words, hn::Neg(hn::Zero(d)));
+  auto found = hn::Eq(hn::BitCast(words, sum[0][0]), sought);
+  for (int r = 0; r < Rows; ++r)
+    for (int v = r == 0 ? 1 : 0; v < Vectors; ++v) found = hn::Or(found, hn::Eq(hn::BitCast(words, sum[r][v]), sought));
+  return !hn::AllFalse(words, found);
+}
+
+/// The same with all rows of the plane.
+template <class T>
+DepthwiseCall<T> OfAllRows(DepthwiseCall<T> call) {
+  call.first = 0;
+  call.last = std::numeric_limits<std::int64_t>::max();
+  return call;
 }
 
 /// A tile: `Rows` rows of the output, `Vectors` vectors of each. `Stride` is 0, or the stride of Taps × Taps taps, whose loops have no branches.
@@ -50,12 +70,13 @@ HWY_INLINE void SeeRow(Of, D d, const DepthwiseCall<T>& call, const T* from, con
     }
   }
 }
+/// Rows [begin, end) of the plane.
 template <int i, class Of, class D, class T = hn::TFromD<D>, class V = hn::Vec<D>>
-HWY_INLINE void SeeRows(Of of, D d, const DepthwiseCall<T>& call, const T* from, const std::int64_t* offsets,
-                        V (&sum)[Of::Rows][Of::Vectors]) {
+HWY_INLINE void SeeRows(Of of, D d, const DepthwiseCall<T>& call, const T* from, const std::int64_t* offsets, std::int64_t begin,
+                        std::int64_t end, V (&sum)[Of::Rows][Of::Vectors]) {
   if constexpr (i < (Of::Rows - 1) * Of::Stride + Of::Taps) {
-    SeeRow(of, d, call, from, offsets, i, sum);
-    SeeRows<i + 1>(of, d, call, from, offsets, sum);
+    if (i >= begin && i < end) SeeRow(of, d, call, from, offsets, i, sum);
+    SeeRows<i + 1>(of, d, call, from, offsets, begin, end, sum);
   }
 }
 
@@ -65,18 +86,21 @@ template <class Of, class T>
 HWY_NOINLINE void RowTile(Of of, const DepthwiseCall<T>& call, std::int64_t first, std::int64_t column, std::size_t some) {
   const hn::ScalableTag<T> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const T* from = call.plane + first * (Of::Stride > 0 ? Of::Stride : call.stride) * call.row + column;
+  const std::int64_t top = first * (Of::Stride > 0 ? Of::Stride : call.stride), begin = call.first - top, end = call.last - top;
+  const T* from = call.plane + top * call.row + column;
   hn::Vec<decltype(d)> sum[Of::Rows][Of::Vectors];
   for (int r = 0; r < Of::Rows; ++r)
     for (int v = 0; v < Of::Vectors; ++v) sum[r][v] = hn::Zero(d);
   std::int64_t offsets[Of::Taps];
   std::copy_n(call.offsets, Of::Taps, offsets);
   if constexpr (Of::Stride > 0) {
-    SeeRows<0>(of, d, call, from, offsets, sum);
+    SeeRows<0>(of, d, call, from, offsets, begin, end, sum);
   } else {
-    const std::int64_t seen = (Of::Rows - 1) * call.stride + call.taps1;
-    for (std::int64_t i = 0; i < seen; ++i) SeeRow(of, d, call, from, offsets, i, sum);
+    const std::int64_t seen = std::min(end, (Of::Rows - 1) * call.stride + call.taps1);
+    for (std::int64_t i = std::max<std::int64_t>(0, begin); i < seen; ++i) SeeRow(of, d, call, from, offsets, i, sum);
   }
+  if ((Of::Rows - 1) * (Of::Stride > 0 ? Of::Stride : call.stride) + call.taps1 > end && HasMinusZero(d, sum))
+    return RowTile(of, OfAllRows(call), first, column, some);
   for (int r = 0; r < Of::Rows; ++r)
     for (int v = 0; v < Of::Vectors; ++v)
       Finish(d, call, sum[r][v], call.out + (first + r) * call.columns + column + v * lanes,
@@ -90,17 +114,24 @@ HWY_NOINLINE void AnyTile(const DepthwiseCall<T>& call, std::int64_t row, std::i
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const T* from = call.plane + row * call.stride * call.row + column;
   const T* weights = call.weights;
-  hn::Vec<decltype(d)> sum[Vectors];
-  for (int v = 0; v < Vectors; ++v) sum[v] = hn::Zero(d);
+  hn::Vec<decltype(d)> sum[1][Vectors];
+  for (int v = 0; v < Vectors; ++v) sum[0][v] = hn::Zero(d);
   for (std::int64_t tap1 = 0; tap1 < call.taps1; ++tap1, from += call.dilation * call.row) {
+    if (const std::int64_t seen = row * call.stride + tap1 * call.dilation; seen < call.first || seen >= call.last) {
+      weights += call.taps2;
+      continue;
+    }
     for (std::int64_t tap2 = 0; tap2 < call.taps2; ++tap2, ++weights) {
       const auto weight = hn::Set(d, *weights);
       const T* x = from + call.offsets[tap2];
-      for (int v = 0; v < Vectors; ++v) sum[v] = hn::MulAdd(weight, hn::LoadU(d, x + v * lanes), sum[v]);
+      for (int v = 0; v < Vectors; ++v) sum[0][v] = hn::MulAdd(weight, hn::LoadU(d, x + v * lanes), sum[0][v]);
     }
   }
+  if (row * call.stride + (call.taps1 - 1) * call.dilation >= call.last && HasMinusZero(d, sum))
+    return AnyTile<Vectors>(OfAllRows(call), row, column, some);
   for (int v = 0; v < Vectors; ++v)
-    Finish(d, call, sum[v], call.out + row * call.columns + column + v * lanes, v + 1 == Vectors ? some : static_cast<std::size_t>(lanes));
+    Finish(d, call, sum[0][v], call.out + row * call.columns + column + v * lanes,
+           v + 1 == Vectors ? some : static_cast<std::size_t>(lanes));
 }
 
 /// Calls f(vectors, column, some) for vectors that cover a row; the last one overlaps the one before, or has `some` lanes where a row is shorter than one.

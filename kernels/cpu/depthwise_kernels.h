@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 namespace millrace::cpu {
 
@@ -19,6 +20,9 @@ struct DepthwiseCall {
   bool relu = false;
   T* out = nullptr;
   std::int64_t rows = 0, columns = 0;
+  std::int64_t first = 0,
+               last =
+                   std::numeric_limits<std::int64_t>::max();  ///< rows of the plane that are read; the others are zeros that change no sum
 };
 
 /// For the instruction set of this machine.
