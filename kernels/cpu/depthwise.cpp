@@ -2,12 +2,14 @@
 #include <millrace/kernels/cpu/depthwise.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include <millrace/kernels/cpu/all_finite.h>
 #include <millrace/kernels/cpu/conv_steps.h>
 #include <millrace/kernels/cpu/depthwise_kernels.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
+#include <millrace/kernels/cpu/transpose_kernels.h>
 #include <millrace/tensor/checked.h>
 
 namespace millrace::cpu {
@@ -19,6 +21,9 @@ constexpr std::int64_t thread_work = 1 << 18;
 /// Of planes that are copied one after the other before they are computed, and stay in the first cache: a load of what was just stored waits, unless it
 /// reads one whole store.
 constexpr std::int64_t near_bytes = 16 << 10;
+
+/// The most places of a small plane: a vector of each stays in the second cache.
+constexpr std::int64_t small_places = 1024;
 
 /// Each plane is copied between its padding to memory of the thread, which stays in the first caches, with its columns apart by their phase of the stride:
 /// a vector of places then sees elements side by side for each tap.
@@ -46,6 +51,8 @@ class Planes {
     out_ = static_cast<T*>(out.raw_mutable());
     width_ = (along_.before + columns_ + along_.after + along_.stride - 1) / along_.stride;
     height_ = down_.before + rows_ + down_.after;
+    small_ = units_ == 1 && step_ == 1 && (flat || row_step_ == columns_) && out_columns_ < gemm_kernels().lanes<T>() &&
+             rows_ * columns_ <= small_places;
     // Zero times a weight that is not finite is NaN.
     const bool finite = all_finite(weights_, weights.elements());
     first_seen_ = finite ? down_.before : 0;
@@ -60,6 +67,53 @@ class Planes {
   std::int64_t work() const { return units_ * out_rows_ * out_columns_ * taps1_ * taps2_; }
 
   void run(std::int64_t begin, std::int64_t end, const KernelContext& context) const {
+    small_ ? run_lanes(begin, end, context) : run_planes(begin, end, context);
+  }
+
+ private:
+  /// Small planes, channels in the lanes: rows would leave vectors empty. All is turned there and back.
+  void run_lanes(std::int64_t begin, std::int64_t end, const KernelContext& context) const {
+    const std::int64_t lanes = gemm_kernels().lanes<T>(), groups = desc_.groups, taps = taps1_ * taps2_, here = rows_ * columns_;
+    const std::int64_t places = out_rows_ * out_columns_, width = along_.before + columns_ + along_.after;
+    const bool padded = width != columns_ || height_ != rows_;
+    const Tensor room(x_.dtype(), DDim{(taps + 1 + here + places + (padded ? height_ * width : 0)) * lanes}, context.workspace());
+    T* const weights = static_cast<T*>(room.raw_mutable());
+    T* const bias = weights + taps * lanes;
+    T* const x = bias + lanes;
+    T* const out = x + here * lanes;
+    T* const plane = padded ? out + places * lanes : x;
+    std::fill_n(weights, room.elements(), T{0});  // the padding, and lanes without a channel
+    std::int64_t waiting = begin;                 // the first plane whose results wait for their arithmetic
+    for (std::int64_t first = begin; first < end;) {
+      const std::int64_t channel = first % groups, count = std::min({lanes, end - first, groups - channel});
+      transpose_rows(bits_of(weights_ + channel * taps), taps, bits_of(weights), lanes, taps, count);
+      if (bias_ != nullptr) std::copy_n(bias_ + channel, count, bias);
+      const T* const from = static_cast<const T*>(x_.raw()) + first / groups * x_.strides()[0] + channel * x_.strides()[1];
+      transpose_rows(bits_of(from), x_.strides()[1], bits_of(x), lanes, here, count);
+      for (std::int64_t row = 0; padded && row < rows_; ++row)
+        std::copy_n(x + row * columns_ * lanes, columns_ * lanes, plane + ((down_.before + row) * width + along_.before) * lanes);
+      depthwise_lanes(DepthwiseLanes<T>{plane,
+                                        width,
+                                        {down_.stride, down_.dilation, taps1_},
+                                        {along_.stride, along_.dilation, taps2_},
+                                        weights,
+                                        bias_ == nullptr ? nullptr : bias,
+                                        desc_.relu,
+                                        out,
+                                        out_rows_,
+                                        out_columns_,
+                                        first_seen_,
+                                        last_seen_});
+      transpose_rows(bits_of(std::as_const(out)), lanes, bits_of(out_ + first * places), places, count, places);
+      first += count;
+      const bool whole = first == end || first % groups == 0;
+      if (!whole && (first - waiting) * places * static_cast<std::int64_t>(sizeof(T)) < near_bytes) continue;
+      finish_.run(out_ + waiting * places, waiting % groups, first - waiting, places, places);
+      waiting = first;
+    }
+  }
+
+  void run_planes(std::int64_t begin, std::int64_t end, const KernelContext& context) const {
     const std::int64_t elements = checked_add(checked_mul(checked_mul(height_, width_), along_.stride), slack), groups = desc_.groups;
     const std::int64_t together = std::clamp(near_bytes / static_cast<std::int64_t>(sizeof(T)) / elements, std::int64_t{1}, end - begin);
     const Tensor room(x_.dtype(), DDim{checked_mul(elements, together)}, context.workspace());
@@ -82,7 +136,6 @@ class Planes {
     }
   }
 
- private:
   static constexpr std::int64_t slack = 256 / sizeof(T);
 
   void copy(const T* from, T* to) const {
@@ -107,6 +160,7 @@ class Planes {
   ConvDesc::Axis down_, along_;
   std::int64_t step_, row_step_;
   std::int64_t rows_, columns_, taps1_, taps2_, out_rows_, out_columns_, units_, width_, height_, first_seen_, last_seen_;
+  bool small_ = false;
   std::vector<std::int64_t> offsets_;
 };
 

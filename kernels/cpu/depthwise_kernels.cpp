@@ -13,6 +13,7 @@
 #include <hwy/highway.h>
 #include <millrace/kernels/cpu/elementary-inl.h>
 #include <millrace/kernels/cpu/partial-inl.h>
+#include <millrace/kernels/cpu/tile-inl.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
@@ -26,20 +27,35 @@ HWY_INLINE void Finish(D d, const DepthwiseCall<T>& call, hn::Vec<D> sum, T* to,
   StoreSome(d, sum, to, some);
 }
 
-/// Whether a sum is −0, as small products leave it: zeros of the padding behind it would make it +0.
+/// Whether a sum from number `i` on is −0, as small products leave it: zeros of the padding behind it would make it +0. A loop that is unrolled, as the next
+/// one: sums stay in registers.
+template <int i, int Rows, int Vectors, class D, class V = hn::Vec<D>>
+HWY_INLINE auto IsMinusZero(D d, const V (&sum)[Rows][Vectors]) {
+  const hn::RebindToUnsigned<D> words;
+  const auto here = hn::Eq(hn::BitCast(words, sum[i / Vectors][i % Vectors]), hn::BitCast(words, hn::Neg(hn::Zero(d))));
+  if constexpr (i + 1 < Rows * Vectors)
+    return hn::Or(here, IsMinusZero<i + 1>(d, sum));
+  else
+    return here;
+}
 template <int Rows, int Vectors, class D, class V = hn::Vec<D>>
 HWY_INLINE bool HasMinusZero(D d, const V (&sum)[Rows][Vectors]) {
-  const hn::RebindToUnsigned<D> words;
-  const auto sought = hn::BitCast(words, hn::Neg(hn::Zero(d)));
-  auto found = hn::Eq(hn::BitCast(words, sum[0][0]), sought);
-  for (int r = 0; r < Rows; ++r)
-    for (int v = r == 0 ? 1 : 0; v < Vectors; ++v) found = hn::Or(found, hn::Eq(hn::BitCast(words, sum[r][v]), sought));
-  return !hn::AllFalse(words, found);
+  return !hn::AllFalse(hn::RebindToUnsigned<D>(), IsMinusZero<0>(d, sum));
+}
+
+/// Sums from number `i` on, whose first is that of the element at `to`, and of the next row `columns` elements behind it. `some` lanes of the last vector of
+/// a row are stored.
+template <int i, int Rows, int Vectors, class D, class T = hn::TFromD<D>, class V = hn::Vec<D>>
+HWY_INLINE void FinishSums(D d, const DepthwiseCall<T>& call, const V (&sum)[Rows][Vectors], T* to, std::size_t some) {
+  constexpr int row = i / Vectors, vector = i % Vectors;
+  Finish(d, call, sum[row][vector], to + row * call.columns + static_cast<std::int64_t>(vector * hn::Lanes(d)),
+         vector + 1 == Vectors ? some : hn::Lanes(d));
+  if constexpr (i + 1 < Rows * Vectors) FinishSums<i + 1>(d, call, sum, to, some);
 }
 
 /// The same with all rows of the plane.
-template <class T>
-DepthwiseCall<T> OfAllRows(DepthwiseCall<T> call) {
+template <class Call>
+Call OfAllRows(Call call) {
   call.first = 0;
   call.last = std::numeric_limits<std::int64_t>::max();
   return call;
@@ -85,7 +101,6 @@ HWY_INLINE void SeeRows(Of of, D d, const DepthwiseCall<T>& call, const T* from,
 template <class Of, class T>
 HWY_NOINLINE void RowTile(Of of, const DepthwiseCall<T>& call, std::int64_t first, std::int64_t column, std::size_t some) {
   const hn::ScalableTag<T> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t top = first * (Of::Stride > 0 ? Of::Stride : call.stride), begin = call.first - top, end = call.last - top;
   const T* from = call.plane + top * call.row + column;
   hn::Vec<decltype(d)> sum[Of::Rows][Of::Vectors];
@@ -101,10 +116,7 @@ HWY_NOINLINE void RowTile(Of of, const DepthwiseCall<T>& call, std::int64_t firs
   }
   if ((Of::Rows - 1) * (Of::Stride > 0 ? Of::Stride : call.stride) + call.taps1 > end && HasMinusZero(d, sum))
     return RowTile(of, OfAllRows(call), first, column, some);
-  for (int r = 0; r < Of::Rows; ++r)
-    for (int v = 0; v < Of::Vectors; ++v)
-      Finish(d, call, sum[r][v], call.out + (first + r) * call.columns + column + v * lanes,
-             v + 1 == Of::Vectors ? some : static_cast<std::size_t>(lanes));
+  FinishSums<0>(d, call, sum, call.out + first * call.columns + column, some);
 }
 
 /// `Vectors` vectors of one row, any taps.
@@ -129,9 +141,7 @@ HWY_NOINLINE void AnyTile(const DepthwiseCall<T>& call, std::int64_t row, std::i
   }
   if (row * call.stride + (call.taps1 - 1) * call.dilation >= call.last && HasMinusZero(d, sum))
     return AnyTile<Vectors>(OfAllRows(call), row, column, some);
-  for (int v = 0; v < Vectors; ++v)
-    Finish(d, call, sum[0][v], call.out + row * call.columns + column + v * lanes,
-           v + 1 == Vectors ? some : static_cast<std::size_t>(lanes));
+  FinishSums<0>(d, call, sum, call.out + row * call.columns + column, some);
 }
 
 /// Calls f(vectors, column, some) for vectors that cover a row; the last one overlaps the one before, or has `some` lanes where a row is shorter than one.
@@ -190,6 +200,50 @@ HWY_INLINE void StoreFirst(D d, hn::Vec<D> value, T* to, std::size_t count) {
 #else
   StoreSome(d, value, to, count);
 #endif
+}
+
+/// `Count` places of a row, from column `column` on.
+template <int Count, class T>
+HWY_NOINLINE void LanesTile(const DepthwiseLanes<T>& call, std::int64_t row, std::int64_t column) {
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d)), step = call.along.stride * lanes;
+  hn::Vec<decltype(d)> sum[1][Count];
+  for (int i = 0; i < Count; ++i) sum[0][i] = hn::Zero(d);
+  for (std::int64_t tap1 = 0; tap1 < call.down.taps; ++tap1) {
+    const std::int64_t seen = row * call.down.stride + tap1 * call.down.dilation;
+    if (seen < call.first || seen >= call.last) continue;
+    const T* weights = call.weights + tap1 * call.along.taps * lanes;
+    const T* x = call.plane + (seen * call.width + column * call.along.stride) * lanes;
+    for (std::int64_t tap2 = 0; tap2 < call.along.taps; ++tap2, weights += lanes, x += call.along.dilation * lanes) {
+      const auto weight = hn::LoadU(d, weights);
+      for (int i = 0; i < Count; ++i) sum[0][i] = hn::MulAdd(weight, hn::LoadU(d, x + i * step), sum[0][i]);
+    }
+  }
+  if (row * call.down.stride + (call.down.taps - 1) * call.down.dilation >= call.last && HasMinusZero(d, sum))
+    return LanesTile<Count>(OfAllRows(call), row, column);
+  T* const out = call.out + (row * call.columns + column) * lanes;
+  if (call.bias != nullptr)
+    for (int i = 0; i < Count; ++i) sum[0][i] = hn::Add(sum[0][i], hn::LoadU(d, call.bias));
+  if (call.relu)
+    for (int i = 0; i < Count; ++i) sum[0][i] = KeepNaN(d, sum[0][i], hn::Max(sum[0][i], hn::Zero(d)));
+  for (int i = 0; i < Count; ++i) hn::StoreU(sum[0][i], d, out + i * lanes);
+}
+
+template <class T>
+HWY_INLINE void RunLanes(const DepthwiseLanes<T>& call) {
+  for (std::int64_t row = 0; row < call.rows; ++row)
+    EachTile(call.columns, 8, [&](std::int64_t column, int count) HWY_ATTR {
+      switch (count) {
+        case 1: return LanesTile<1>(call, row, column);
+        case 2: return LanesTile<2>(call, row, column);
+        case 3: return LanesTile<3>(call, row, column);
+        case 4: return LanesTile<4>(call, row, column);
+        case 5: return LanesTile<5>(call, row, column);
+        case 6: return LanesTile<6>(call, row, column);
+        case 7: return LanesTile<7>(call, row, column);
+        default: return LanesTile<8>(call, row, column);
+      }
+    });
 }
 
 template <class T>
@@ -270,6 +324,8 @@ void PackRunsF64(const double* x, const std::int64_t* offsets, std::int64_t k, c
 }
 void RunPlaneF32(const DepthwiseCall<float>& call) { RunPlane(call); }
 void RunPlaneF64(const DepthwiseCall<double>& call) { RunPlane(call); }
+void RunLanesF32(const DepthwiseLanes<float>& call) { RunLanes(call); }
+void RunLanesF64(const DepthwiseLanes<double>& call) { RunLanes(call); }
 void SplitPhasesF32(const PlaneCopy<float>& copy) { SplitPhases(copy); }
 void SplitPhasesF64(const PlaneCopy<double>& copy) { SplitPhases(copy); }
 
@@ -281,6 +337,8 @@ namespace millrace::cpu {
 
 HWY_EXPORT(RunPlaneF32);
 HWY_EXPORT(RunPlaneF64);
+HWY_EXPORT(RunLanesF32);
+HWY_EXPORT(RunLanesF64);
 HWY_EXPORT(PackRunsF32);
 HWY_EXPORT(PackRunsF64);
 HWY_EXPORT(SplitPhasesF32);
@@ -288,6 +346,8 @@ HWY_EXPORT(SplitPhasesF64);
 
 void depthwise_plane(const DepthwiseCall<float>& call) { HWY_DYNAMIC_DISPATCH(RunPlaneF32)(call); }
 void depthwise_plane(const DepthwiseCall<double>& call) { HWY_DYNAMIC_DISPATCH(RunPlaneF64)(call); }
+void depthwise_lanes(const DepthwiseLanes<float>& call) { HWY_DYNAMIC_DISPATCH(RunLanesF32)(call); }
+void depthwise_lanes(const DepthwiseLanes<double>& call) { HWY_DYNAMIC_DISPATCH(RunLanesF64)(call); }
 void pack_runs(const float* x, const std::int64_t* offsets, std::int64_t k, const PlaceRun* runs, std::int64_t count, std::int64_t width,
                float* panel) {
   HWY_DYNAMIC_DISPATCH(PackRunsF32)(x, offsets, k, runs, count, width, panel);

@@ -29,6 +29,27 @@ struct DepthwiseCall {
 void depthwise_plane(const DepthwiseCall<float>& call);
 void depthwise_plane(const DepthwiseCall<double>& call);
 
+/// As many planes as a vector has lanes, a channel in each lane: element (r, c) of all planes is the vector at plane[(r·width + c)·lanes].
+///   out[(r·columns + c)·lanes] = Σ_{t1, t2} weights[(t1·taps2 + t2)·lanes] · plane[((r·down.stride + t1·down.dilation)·width + c·along.stride + t2·along.dilation)·lanes]
+/// (+ bias), then relu where asked, with the bits of depthwise_plane.
+template <class T>
+struct DepthwiseLanes {
+  struct Axis {
+    std::int64_t stride = 1, dilation = 1, taps = 1;
+  };
+  const T* plane = nullptr;
+  std::int64_t width = 0;
+  Axis down, along;
+  const T* weights = nullptr;
+  const T* bias = nullptr;  ///< a vector, or null
+  bool relu = false;
+  T* out = nullptr;
+  std::int64_t rows = 0, columns = 0;
+  std::int64_t first = 0, last = 0;  ///< as in DepthwiseCall
+};
+void depthwise_lanes(const DepthwiseLanes<float>& call);
+void depthwise_lanes(const DepthwiseLanes<double>& call);
+
 /// Rows of a plane on their way between zeros: element i of a row goes to place p = before + i, which lies at to[p % phases · phase_step + p / phases].
 /// With one phase, zeros are written behind the last element of a row, less than a vector of them.
 template <class T>
