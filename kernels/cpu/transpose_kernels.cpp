@@ -39,8 +39,15 @@ template <class D>
 HWY_INLINE void TurnBlock(D d, const std::uint32_t* from, std::int64_t from_step, std::uint32_t* to, std::int64_t to_step) {
   constexpr auto half = static_cast<std::int64_t>(hn::MaxLanes(d)) / 2;
   const hn::RepartitionToWide<D> wide;
-  const auto load = [&](std::int64_t c) HWY_ATTR { return LoadTwo(d, from + c * from_step, from + (c + half) * from_step); };
-  const auto c0 = load(0), c1 = load(1), c2 = load(2), c3 = load(3);
+  // One address from the other: eight in registers would leave none.
+  const std::uint32_t* behind = from + half * from_step;
+  const auto load = [&]() HWY_ATTR {
+    const auto both = LoadTwo(d, from, behind);
+    from += from_step;
+    behind += from_step;
+    return both;
+  };
+  const auto c0 = load(), c1 = load(), c2 = load(), c3 = load();
   const auto a = hn::BitCast(wide, hn::InterleaveLower(d, c0, c1)), b = hn::BitCast(wide, hn::InterleaveLower(d, c2, c3));
   const auto e = hn::BitCast(wide, hn::InterleaveUpper(d, c0, c1)), f = hn::BitCast(wide, hn::InterleaveUpper(d, c2, c3));
   hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, a, b)), d, to);
@@ -57,6 +64,22 @@ HWY_INLINE void TurnBlock(D d, const std::uint64_t* from, std::int64_t from_step
 }
 #endif
 
+#if HWY_TARGET != HWY_SCALAR
+/// Rows [row, row_end) in blocks of columns from `column` on, as many as a vector has lanes. The last block of rows overlaps the one before it. A function
+/// of its own: the addresses of many loops would be kept in memory.
+template <class D, class U = hn::TFromD<D>>
+HWY_NOINLINE void TurnColumns(D d, const U* from, std::int64_t from_step, U* to, std::int64_t to_step, std::int64_t row,
+                              std::int64_t row_end, std::int64_t column) {
+  constexpr auto few = static_cast<std::int64_t>(16 / sizeof(U)), lanes = static_cast<std::int64_t>(hn::MaxLanes(d));
+  const auto block = [&](std::int64_t r)
+                         HWY_ATTR { TurnBlock(d, from + column * from_step + r, from_step, to + r * to_step + column, to_step); };
+  if (row_end - row < few) return TurnElements(from, from_step, to, to_step, row, row_end, column, column + lanes);
+  std::int64_t r = row;
+  for (; r + few <= row_end; r += few) block(r);
+  if (r < row_end) block(row_end - few);
+}
+#endif
+
 /// Eight cache lines of `from` at a time: the fetch of lines ahead follows a column for a while.
 template <class U>
 HWY_INLINE void TurnDirect(const U* from, std::int64_t from_step, U* to, std::int64_t to_step, std::int64_t rows, std::int64_t columns) {
@@ -67,12 +90,15 @@ HWY_INLINE void TurnDirect(const U* from, std::int64_t from_step, U* to, std::in
 #if HWY_TARGET != HWY_SCALAR
     if constexpr (sizeof(U) >= 4) {
       const hn::CappedTag<U, 32 / sizeof(U)> d;
-      constexpr auto few = static_cast<std::int64_t>(16 / sizeof(U)), lanes = static_cast<std::int64_t>(hn::MaxLanes(d));
-      for (; column + lanes <= columns; column += lanes) {
-        std::int64_t r = row;
-        for (; r + few <= end; r += few) TurnBlock(d, from + column * from_step + r, from_step, to + r * to_step + column, to_step);
-        TurnElements(from, from_step, to, to_step, r, end, column, column + lanes);
+      const hn::CappedTag<U, 16 / sizeof(U)> small;
+      constexpr auto lanes = static_cast<std::int64_t>(hn::MaxLanes(d)), fewer = static_cast<std::int64_t>(hn::MaxLanes(small));
+      for (; column + lanes <= columns; column += lanes) TurnColumns(d, from, from_step, to, to_step, row, end, column);
+      if (column == columns) continue;
+      if (columns >= lanes) {  // overlaps the columns before
+        TurnColumns(d, from, from_step, to, to_step, row, end, columns - lanes);
+        continue;
       }
+      for (; column + fewer <= columns; column += fewer) TurnColumns(small, from, from_step, to, to_step, row, end, column);
     }
 #endif
     TurnElements(from, from_step, to, to_step, row, end, column, columns);
