@@ -8,6 +8,7 @@
 #include <millrace/kernels/cpu/element_size.h>
 #include <millrace/kernels/cpu/index.h>
 #include <millrace/kernels/cpu/mapped_copy.h>
+#include <millrace/kernels/cpu/transpose_kernels.h>
 
 namespace millrace::cpu {
 namespace {
@@ -71,14 +72,13 @@ std::int64_t repeats_of(const std::vector<std::int64_t>& places) {
   return repeats;
 }
 
-/// Elements [begin, end) of a row in which each element of `from` stands `Repeats` times.
-template <int Repeats, class U>
-void repeat_each(const U* from, U* to, std::int64_t begin, std::int64_t end) {
-  for (; begin < end && begin % Repeats != 0; ++begin) to[begin] = from[begin / Repeats];
-  const std::int64_t first = begin / Repeats, last = std::max(first, end / Repeats);
-  for (std::int64_t i = first; i < last; ++i)
-    for (int again = 0; again < Repeats; ++again) to[i * Repeats + again] = from[i];
-  for (std::int64_t at = std::max(begin, last * Repeats); at < end; ++at) to[at] = from[at / Repeats];
+/// Elements [begin, end) of a row in which each element of `from` stands `repeats` times.
+template <class U>
+void repeat_each(const U* from, U* to, std::int64_t repeats, std::int64_t begin, std::int64_t end) {
+  for (; begin < end && begin % repeats != 0; ++begin) to[begin] = from[begin / repeats];
+  const std::int64_t whole = (end - begin) / repeats;
+  transpose_rows(from + begin / repeats, 0, to + begin, repeats, whole, repeats);
+  for (begin += whole * repeats; begin < end; ++begin) to[begin] = from[begin / repeats];
 }
 
 /// The elements behind `axis` lie side by side, `block` of them at each place; places that follow one another are one run of memory.
@@ -87,6 +87,7 @@ void gather_blocks(const Tensor& x, const std::vector<std::int64_t>& places, int
   const std::int64_t step = x.strides()[axis], width = std::ssize(places);
   const bool adjoin = step == block;
   const std::int64_t repeats = block == 1 && step == 1 ? repeats_of(places) : 1;
+  const bool all = repeats > 1 && places.front() == 0 && width == repeats * x.dim(axis);
   const bool apart =
       block == 1 && std::adjacent_find(places.begin(), places.end(), [](auto a, auto b) { return b == a + 1; }) == places.end();
   const DDim strides = x.strides().slice(0, axis);
@@ -96,9 +97,8 @@ void gather_blocks(const Tensor& x, const std::vector<std::int64_t>& places, int
     const U* from = static_cast<const U*>(x.raw());
     U* to = static_cast<U*>(out.raw_mutable());
     const auto copy = [&](const U* source, U* target, std::int64_t begin, std::int64_t end) {
-      if (repeats == 2) return repeat_each<2>(source + places.front(), target, begin, end);
-      if (repeats == 4) return repeat_each<4>(source + places.front(), target, begin, end);
-      if (repeats > 1 || apart) {
+      if (repeats > 1) return repeat_each(source + places.front(), target, repeats, begin, end);
+      if (apart) {
         for (std::int64_t at = begin; at < end; ++at) target[at] = source[places[static_cast<std::size_t>(at)] * step];
         return;
       }
@@ -115,6 +115,12 @@ void gather_blocks(const Tensor& x, const std::vector<std::int64_t>& places, int
       std::int64_t row = begin / width;
       const std::int64_t last = (end - 1) / width;
       rows.each_run(row, last + 1, [&](const auto& offsets, std::int64_t run) {
+        if (all && rows.inner()[0] == x.dim(axis)) {  // rows that adjoin are one
+          copy(from + offsets[0], to + row * width, row * width < begin ? begin % width : 0,
+               std::min(end, (row + run) * width) - row * width);
+          row += run;
+          return;
+        }
         for (std::int64_t i = 0; i < run; ++i, ++row)
           copy(from + offsets[0] + i * rows.inner()[0], to + row * width * block, row * width < begin ? begin % width : 0,
                row == last ? (end - 1) % width + 1 : width);

@@ -176,12 +176,17 @@ class Joiner {
     return power != nullptr && power->elements() == 1 && static_cast<double>(power->item()) == 2;
   }
 
+  /// Extents of one element, which add no axis to `rank` others.
+  static bool is_one(const DDim& dims, int rank) {
+    return dims.rank() <= rank && std::all_of(dims.begin(), dims.end(), [](auto extent) { return extent == 1; });
+  }
+
   std::optional<Chain> clipped(std::size_t at) {
     const Op& op = ops_[at];
     std::vector<Step> steps;
     for (std::size_t bound = 1; bound < op.inputs.size(); ++bound) {
       if (op.inputs[bound] == no_var) continue;
-      if (type(op.inputs[bound]).rank() != 0) return std::nullopt;  // of one element, which must not add an axis
+      if (!is_one(*type(op.inputs[bound]).shape, type(op.inputs[0]).rank())) return std::nullopt;
       steps.push_back({bound == 1 ? ArithmeticStep::maximum : ArithmeticStep::minimum, op.inputs[bound]});
     }
     if (steps.empty()) return std::nullopt;
