@@ -150,6 +150,42 @@ TEST_CASE("a depthwise convolution has the bits of the products of its unfolded 
   });
 }
 
+TEST_CASE("a depthwise convolution of many small planes has the bits of products, of tiny sums and of weights that are not finite too") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    for (const std::uint64_t seed : seeds(40)) {
+      INFO("seed ", seed);
+      Random random(seed);
+      const DType dtype = random.between(0, 3) == 0 ? DType::f64 : DType::f32;
+      ConvDesc desc;
+      desc.groups = random.between(2, 50);
+      desc.relu = seed % 4 != 0 && random.between(0, 3) == 0;  // `by_products` makes zeros of NaN
+      const bool odd = random.coin();
+      const std::int64_t taps = odd ? random.between(1, 2) * 2 + 1 : random.between(1, 4), stride = random.between(1, 2);
+      for (int axis = 0; axis < 2; ++axis) desc.axes.push_back({stride, odd ? 1 : random.between(1, 2), taps / 2, random.between(0, taps)});
+      const Tensor x = random_tensor(random, dtype, DDim{random.between(1, 3), desc.groups, random.between(1, 12), random.between(1, 20)});
+      Tensor w = random_tensor(random, dtype, DDim{desc.groups, 1, taps, taps});
+      const auto visit = [&](auto zero) {
+        using T = decltype(zero);
+        T* const weights = w.mutable_data<T>();
+        if (seed % 4 == 0) weights[random.between(0, w.elements() - 1)] = std::numeric_limits<T>::infinity();
+        if (seed % 4 == 1)  // products that are too small leave zeros with their signs
+          for (std::int64_t i = 0; i < w.elements(); ++i) weights[i] *= std::numeric_limits<T>::denorm_min();
+        const Tensor bias = random_tensor(random, dtype, DDim{desc.groups});
+        const Tensor* addend = random.coin() ? &bias : nullptr;
+        const Tensor out = conv(desc, x, w, addend, one.stream(0));
+        CHECK(same_bits(out, by_products<T>(desc, x, w, addend, out.dims(), one.stream(0))));
+        CHECK(same_bits(out, conv(desc, x, w, addend, two.stream(0))));
+        const ConvSteps steps{{ArithmeticStep::mul, ArithmeticStep::hard_swish},
+                              {random_tensor(random, dtype, random.coin() ? DDim{} : DDim{desc.groups, 1, 1})}};
+        CHECK(same_bits(conv(desc, x, w, addend, two.stream(0), nullptr, steps), take_steps(steps, out, one.stream(0))));
+      };
+      dtype == DType::f64 ? visit(double{}) : visit(float{});
+    }
+  });
+}
+
 TEST_CASE("rows at the edges of a wide plane leave out the taps that see padding alone, and have the bits of all products") {
   CpuDevice one(1), two(2);
   Random random(8);

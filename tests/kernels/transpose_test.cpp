@@ -22,7 +22,8 @@ TEST_CASE("a transpose is the permuted view as row-major elements, on every devi
 TEST_CASE("a transpose with short rows is the permuted view, with 1 or 2 threads") {
   CpuDevice one(1), two(2);
   Random random(2);
-  for (const DDim& dims : {DDim{3, 2, 300}, DDim{7, 300, 2}, DDim{1, 3, 9}, DDim{200, 8, 90}, DDim{0, 2, 30}})
+  for (const DDim& dims :
+       {DDim{3, 2, 300}, DDim{7, 300, 2}, DDim{1, 3, 9}, DDim{200, 8, 90}, DDim{0, 2, 30}, DDim{3, 9, 16}, DDim{2, 13, 6}, DDim{5, 7, 11}})
     for (const std::vector<int>& axes : {std::vector<int>{0, 2, 1}, {1, 2, 0}, {2, 0, 1}}) {
       const Tensor x = random_tensor(random, DType::f32, dims);
       const Tensor out = transpose(x, axes, one.stream(0));

@@ -63,6 +63,9 @@ TEST_CASE("a normalisation by known numbers becomes one op") {
 TEST_CASE("steps on the second operand, bounds, squares and relu join") {
   CHECK(joined(program_of([](Var x) { return call1("relu", {1.0f - 2.0f / x}); })) == Words{"into from relu"});
   CHECK(joined(program_of([](Var x) { return call1("clip", {x, constant(-0.5f), constant(0.5f)}); })) == Words{"maximum minimum"});
+  const Tensor bound = Tensor::from<float>({0.5f});  // of one element, along an axis
+  CHECK(joined(program_of([&](Var x) { return call1("clip", {x, constant(-0.5f), parameter("bound", bound)}); })) ==
+        Words{"maximum minimum"});
   CHECK(joined(program_of([](Var x) { return call1("pow", {x, constant(2.0f)}) * 3.0f; })) == Words{"square mul"});
   CHECK(joined(program_of([](Var x) {
           const Var y = x + 1.0f;

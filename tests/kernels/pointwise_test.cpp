@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/pointwise.h>
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <kernels/device_under_test.h>
+
+namespace millrace::testing {
+
+TEST_CASE("a convolution of one tap has the same bits by packed weights, with arithmetic behind it, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    for (const std::uint64_t seed : seeds(40)) {
+      INFO("seed ", seed);
+      Random random(seed);
+      const DType dtype = random.between(0, 3) == 0 ? DType::f64 : DType::f32;
+      ConvDesc desc;
+      const int spatial = static_cast<int>(random.between(1, 3));
+      desc.groups = random.between(1, 3);
+      desc.relu = random.coin();
+      const std::int64_t channels = random.between(1, seed % 5 == 0 ? 600 : 60), units = desc.groups * random.between(16, 150);
+      DDim x_dims{random.between(0, 3), channels * desc.groups}, w_dims{units, channels}, of_units{units};
+      for (int axis = 0; axis < spatial; ++axis) {
+        desc.axes.push_back({1, random.between(1, 2), 0, 0});
+        x_dims = x_dims.inserted(axis + 2, random.between(1, 9));
+        w_dims = w_dims.inserted(axis + 2, 1);
+        of_units = of_units.inserted(axis + 1, 1);
+      }
+      std::vector<int> turn{1, 0};
+      for (int axis = 0; axis < spatial; ++axis) turn.push_back(axis + 2);
+      DDim turned = x_dims;
+      std::swap(turned[0], turned[1]);
+      const Tensor x = random.coin() ? random_tensor(random, dtype, x_dims) : random_tensor(random, dtype, turned).permute(turn);
+      const Tensor w = random_tensor(random, dtype, w_dims), bias = random_tensor(random, dtype, DDim{units});
+      const Tensor* const addend = random.coin() ? &bias : nullptr;
+      const std::optional<PointwiseWeights> packed = pack_pointwise(desc, w, one.stream(0));
+      REQUIRE(packed.has_value());
+      const Tensor plain = conv(desc, x, w, addend, one.stream(0));
+      CHECK(same_bits(conv(desc, x, *packed, addend, one.stream(0)), plain));
+      CHECK(same_bits(conv(desc, x, *packed, addend, two.stream(0)), plain));
+      ConvSteps steps{{ArithmeticStep::prelu, ArithmeticStep::mul, ArithmeticStep::add, ArithmeticStep::sigmoid},
+                      {random_tensor(random, dtype, DDim{}), random_tensor(random, dtype, of_units), std::nullopt}};
+      if (random.coin()) steps.operands.back() = random_tensor(random, dtype, random.coin() ? plain.dims() : DDim{plain.dim(-1)});
+      CHECK(same_bits(conv(desc, x, *packed, addend, two.stream(0), steps), take_steps(steps, plain, one.stream(0))));
+    }
+  });
+}
+
+TEST_CASE("weights of more taps, strides, padding and few units are not packed") {
+  CpuDevice device(1);
+  Random random(2);
+  const auto packed = [&](const ConvDesc& desc, const DDim& weights, DType dtype = DType::f32) {
+    return pack_pointwise(desc, random_tensor(random, dtype, weights), device.stream(0)).has_value();
+  };
+  CHECK(packed({{{}, {}}, 1}, DDim{16, 3, 1, 1}));
+  CHECK_FALSE(packed({{{}, {}}, 1}, DDim{16, 3, 1, 2}));
+  CHECK_FALSE(packed({{{2}, {}}, 1}, DDim{16, 3, 1, 1}));
+  CHECK_FALSE(packed({{{1, 1, 1}, {}}, 1}, DDim{16, 3, 1, 1}));
+  CHECK_FALSE(packed({{{}, {}}, 2}, DDim{16, 3, 1, 1}));
+  CHECK_FALSE(packed({{{}, {}}, 1}, DDim{16, 3, 1, 1}, DType::f16));
+  CHECK_FALSE(packed({{{}}, 1}, DDim{16, 3, 1, 1}));
+}
+
+TEST_CASE("an x of other channels than packed weights is an error that names both") {
+  CpuDevice device(1);
+  Random random(3);
+  const ConvDesc desc{{{}}, 1};
+  const auto weights = pack_pointwise(desc, random_tensor(random, DType::f32, DDim{16, 3, 1}), device.stream(0));
+  CHECK_THROWS_AS(conv(desc, random_tensor(random, DType::f32, DDim{1, 4, 2}), weights.value(), nullptr, device.stream(0)), ShapeError);
+}
+
+}  // namespace millrace::testing
