@@ -89,6 +89,7 @@ class Rows {
     memory_ = std::make_unique_for_overwrite<T[]>(room);
     std::fill_n(memory_.get(), room, padding_);
     begins_.resize(form.outer.size());
+    if (!form.outer.empty()) taps_.resize(static_cast<std::size_t>(form.outer.front().form.kernel));
   }
 
   void run(std::int64_t row, T* out) {
@@ -119,8 +120,21 @@ class Rows {
   Span<T> fold_axes(std::size_t count, std::int64_t offset) {
     if (count == 0) return {x_ + offset, false};
     const Folded& axis = form_.outer[count - 1];
-    const auto length = static_cast<std::size_t>(form_.last.extent);
     T* room = room_of(count - 1);
+    if (count == 1) {
+      bool any = false;
+      for (std::int64_t tap = 0; tap < axis.form.kernel; ++tap) {
+        const std::int64_t place = begins_[0] + tap * axis.form.dilation;
+        const bool inside = place >= 0 && place < axis.extent;
+        taps_[static_cast<std::size_t>(tap)] = inside ? x_ + offset + place * axis.step : nullptr;
+        any |= inside;
+      }
+      if (!any) return {&padding_, true};
+      if (axis.form.kernel == 1) return {taps_[0], false};
+      fold_rows({taps_.data(), axis.form.kernel, form_.last.extent, padding_}, fold_, room);
+      return {room, false};
+    }
+    const auto length = static_cast<std::size_t>(form_.last.extent);
     Span<T> total;
     for (std::int64_t tap = 0; tap < axis.form.kernel; ++tap) {
       const std::int64_t place = begins_[count - 1] + tap * axis.form.dilation;
@@ -129,7 +143,7 @@ class Rows {
       if (tap > 0) {
         between_(total, next, room, length);
         total = {room, false};
-      } else if (count > 1 && axis.form.kernel > 1 && !next.repeats) {  // the next tap overwrites the room of this one
+      } else if (axis.form.kernel > 1 && !next.repeats) {  // the next tap overwrites the room of this one
         std::copy_n(next.first, length, room);
         total = {room, false};
       } else {
@@ -148,6 +162,7 @@ class Rows {
   std::size_t levels_ = 1;
   std::unique_ptr<T[]> memory_;
   std::vector<std::int64_t> begins_;  // of the windows of a row, along each outer axis
+  std::vector<const T*> taps_;        // rows of x that a window of the first outer axis has; null: padding
 };
 
 template <class T>

@@ -104,21 +104,50 @@ HWY_NOINLINE void FoldEach(const WindowCall<T>& call, T* out, F f) {
   }
 }
 
+template <class T, class F>
+HWY_NOINLINE void FoldOver(const RowsCall<T>& call, T* to, F f) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const V padding = hn::Set(d, call.padding);
+  std::int64_t i = 0;
+  for (; i + lanes <= call.length; i += lanes) {
+    V total = call.rows[0] == nullptr ? padding : hn::LoadU(d, call.rows[0] + i);
+    for (std::int64_t row = 1; row < call.count; ++row)
+      total = f(total, call.rows[row] == nullptr ? padding : hn::LoadU(d, call.rows[row] + i));
+    hn::StoreU(total, d, to + i);
+  }
+  for (; i < call.length; ++i) {
+    T total = call.rows[0] == nullptr ? call.padding : call.rows[0][i];
+    for (std::int64_t row = 1; row < call.count; ++row) total = f.of(total, call.rows[row] == nullptr ? call.padding : call.rows[row][i]);
+    to[i] = total;
+  }
+}
+
+template <class F>
+HWY_INLINE void WithFold(Binary fold, F f) {
+  if (fold == Binary::maximum) return f(Greatest());
+  if (fold == Binary::minimum) return f(Least());
+  f(Sum());
+}
+
 template <class T>
 HWY_INLINE void Fold(const WindowCall<T>& call, Binary fold, T* out) {
   if (call.kernel == 1 && call.stride == 1) {
     std::memcpy(out, call.from, static_cast<std::size_t>(call.count) * sizeof(T));
-  } else if (fold == Binary::maximum) {
-    FoldEach(call, out, Greatest());
-  } else if (fold == Binary::minimum) {
-    FoldEach(call, out, Least());
-  } else {
-    FoldEach(call, out, Sum());
+    return;
   }
+  WithFold(fold, [&](auto f) HWY_ATTR { FoldEach(call, out, f); });
 }
 
 void FoldF32(const WindowCall<float>& call, Binary fold, float* out) { Fold(call, fold, out); }
 void FoldF64(const WindowCall<double>& call, Binary fold, double* out) { Fold(call, fold, out); }
+void FoldRowsF32(const RowsCall<float>& call, Binary fold, float* to) {
+  WithFold(fold, [&](auto f) HWY_ATTR { FoldOver(call, to, f); });
+}
+void FoldRowsF64(const RowsCall<double>& call, Binary fold, double* to) {
+  WithFold(fold, [&](auto f) HWY_ATTR { FoldOver(call, to, f); });
+}
 
 }  // namespace millrace::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -128,9 +157,13 @@ namespace millrace::cpu {
 
 HWY_EXPORT(FoldF32);
 HWY_EXPORT(FoldF64);
+HWY_EXPORT(FoldRowsF32);
+HWY_EXPORT(FoldRowsF64);
 
 void fold_windows(const WindowCall<float>& call, Binary fold, float* out) { HWY_DYNAMIC_DISPATCH(FoldF32)(call, fold, out); }
 void fold_windows(const WindowCall<double>& call, Binary fold, double* out) { HWY_DYNAMIC_DISPATCH(FoldF64)(call, fold, out); }
+void fold_rows(const RowsCall<float>& call, Binary fold, float* to) { HWY_DYNAMIC_DISPATCH(FoldRowsF32)(call, fold, to); }
+void fold_rows(const RowsCall<double>& call, Binary fold, double* to) { HWY_DYNAMIC_DISPATCH(FoldRowsF64)(call, fold, to); }
 
 }  // namespace millrace::cpu
 #endif

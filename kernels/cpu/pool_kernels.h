@@ -21,4 +21,16 @@ struct WindowCall {
 void fold_windows(const WindowCall<float>& call, Binary fold, float* out);
 void fold_windows(const WindowCall<double>& call, Binary fold, double* out);
 
+/// Rows, one over the other: to[i] = fold over r < `count` of rows[r][i], as kernels/pool.h. A row that is null is `padding` throughout; one row is not.
+template <class T>
+struct RowsCall {
+  const T* const* rows = nullptr;
+  std::int64_t count = 0;
+  std::int64_t length = 0;
+  T padding = 0;
+};
+/// `to` may be none of the rows.
+void fold_rows(const RowsCall<float>& call, Binary fold, float* to);
+void fold_rows(const RowsCall<double>& call, Binary fold, double* to);
+
 }  // namespace millrace::cpu

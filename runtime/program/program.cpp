@@ -2,6 +2,7 @@
 #include <millrace/runtime/program/program.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include <fmt/format.h>
@@ -99,6 +100,11 @@ Program::Program(std::shared_ptr<const OpRegistry> registry) : registry_(registr
   blocks_.emplace_back();
 }
 
+std::uint64_t Program::next_revision() noexcept {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 void Program::fail_index(const char* what, int index, std::size_t count) const {
   check_present();
   throw IndexError(fmt::format("program: expected one of {} {}s, found {} {}", count, what, what, index));
@@ -113,6 +119,7 @@ VarId Program::find_var(const std::string& name) const noexcept {
 
 VarId Program::add_var(const std::string& name, VarType type, int block) {
   check_present();
+  change();
   const std::string word = as_word(name);
   std::string unique = word;
   if (name.empty() || reserved(word) || names_.contains(unique)) {
@@ -136,6 +143,7 @@ int Program::add_block(int parent) {
   if (depth > deepest_block)
     throw ProgramError("expected blocks at most " + std::to_string(deepest_block) + " deep, found one more below block " +
                        std::to_string(parent));
+  change();
   Block block;
   block.idx = static_cast<int>(blocks_.size());
   block.parent_idx = parent;
@@ -276,6 +284,7 @@ void Program::add_output(const std::string& name, VarId var) {
     throw ProgramError("output " + internal::printable(name) + ": " + error.what());
   }
   if (!output_names_.insert(name).second) throw ProgramError("output " + internal::printable(name) + ": the name is taken");
+  change();
   outputs_.push_back({name, var});
 }
 
@@ -290,6 +299,7 @@ const Tensor* Program::constant(VarId var) const noexcept {
 }
 
 void Program::remove_constant(VarId var) {
+  change();
   parameters_.erase(var);
   if (literals_.erase(var) == 0) return;
   std::erase_if(block(this->var(var).block).ops, [&](const Op& op) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
@@ -70,12 +71,18 @@ class Program {
   const std::vector<VarDef>& vars() const noexcept { return vars_; }
   /// IndexError where there is no such var; so `block`.
   const VarDef& var(VarId id) const { return vars_[checked("var", id, vars_.size())]; }
-  VarDef& var(VarId id) { return vars_[checked("var", id, vars_.size())]; }
+  VarDef& var(VarId id) {
+    change();
+    return vars_[checked("var", id, vars_.size())];
+  }
   /// The var of that name, or `no_var`.
   VarId find_var(const std::string& name) const noexcept;
   const std::vector<Block>& blocks() const noexcept { return blocks_; }
   const Block& block(int index) const { return blocks_[checked("block", index, blocks_.size())]; }
-  Block& block(int index) { return blocks_[checked("block", index, blocks_.size())]; }
+  Block& block(int index) {
+    change();
+    return blocks_[checked("block", index, blocks_.size())];
+  }
 
   /// Whether vars may be called that: letters, digits and `_./`, no digit first, and no keyword of the text form.
   static bool is_name(const std::string& text);
@@ -120,7 +127,13 @@ class Program {
   void remove_constant(VarId var);
 
   const std::string& title() const noexcept { return title_; }
-  void set_title(std::string title) { title_ = std::move(title); }
+  void set_title(std::string title) {
+    change();
+    title_ = std::move(title);
+  }
+
+  /// A number for what the program holds: each call that may change it gives one that no program had before. A copy has the number of its original.
+  std::uint64_t revision() const noexcept { return revision_; }
 
   /// The printed form (text.h).
   std::string to_string() const;
@@ -134,6 +147,8 @@ class Program {
   void check_present() const {
     if (registry_ == nullptr) fail_moved();
   }
+  void change() noexcept { revision_ = next_revision(); }
+  static std::uint64_t next_revision() noexcept;
   [[noreturn]] void fail_index(const char* what, int index, std::size_t count) const;
   [[noreturn]] static void fail_moved();
   void check_visible(int block, VarId id) const;
@@ -153,6 +168,7 @@ class Program {
   std::map<std::string, VarId> names_;
   std::map<std::string, int> numbers_;  ///< the last one given behind each word
   std::string title_ = "program";
+  std::uint64_t revision_ = next_revision();
 };
 
 }  // namespace millrace

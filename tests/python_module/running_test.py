@@ -2,6 +2,7 @@
 """Runs: what is fed, what comes back, threads, asyncio, Ctrl-C, deadlines, forks, and the end of the interpreter."""
 
 import asyncio
+import copy
 import gc
 import os
 import random
@@ -42,6 +43,36 @@ def test_results_are_a_mapping():
     with pytest.raises(IndexError, match="expected one of the outputs y, found 'z'"):
         result["z"]
     assert "y: f32[1, 2]" in repr(result)
+
+
+def test_a_program_runs_as_it_is_now_however_often_it_ran_before():
+    weight = np.array([[1.0], [0.1]], np.float32)
+    program = mr.Program("growing")
+    with program:
+        x = mr.input("x", mr.f32, [None, 2])
+        y = mr.output("y", mr.matmul(x, mr.parameter("W", weight)))
+    rows = np.ones((3, 2), np.float32)
+    twin = copy.copy(program)
+    for _ in range(2):
+        assert program.run(x=rows).keys() == ["y"] and mr.run(program, x=rows)["y"].tolist() == twin.run(x=rows)["y"].tolist()
+        assert asyncio.run(program.run_async(x=rows))["y"].tolist() == twin.run(x=rows)["y"].tolist()
+    with program:
+        mr.output("z", y * 2)
+    assert program.run(x=rows)["z"].tolist() == (2 * program.run(x=rows)["y"].numpy()).tolist()
+    before = program.run(x=rows)["y"].numpy()
+    assert mr.narrow_weights(program, mr.bf16) == 1
+    assert program.run(x=rows)["y"].tolist() == program.compile()(x=rows)["y"].tolist() != before.tolist()
+    assert twin.run(x=rows).keys() == ["y"] and twin.run(x=rows)["y"].tolist() == before.tolist()
+
+
+def test_threads_run_one_program_at_a_time_and_together():
+    program, found = doubling(), []
+    threads = [threading.Thread(target=lambda n=n: found.append(program.run(x=[[n, 0]])["y"].tolist()[0][0])) for n in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert sorted(found) == [2.0 * n for n in range(8)]
 
 
 def test_arrays_of_integers_without_a_dtype_are_widened_to_that_of_their_input():
@@ -409,8 +440,9 @@ def python(script, leak_warnings=True, **options):
 
 
 def test_a_child_process_compiles_again():
-    compiled = counting().compile()
-    assert compiled(limit=2)["i"].item() == 2
+    program = counting()
+    compiled = program.compile()
+    assert compiled(limit=2)["i"].item() == 2 and program.run(limit=3)["i"].item() == 3
     child = os.fork()
     if child == 0:
         code = 1
@@ -418,7 +450,7 @@ def test_a_child_process_compiles_again():
             try:
                 compiled(limit=2)
             except mr.UnsupportedError as error:
-                code = 0 if "forked" in str(error) and counting().run(limit=4)["i"].item() == 4 else 2
+                code = 0 if "forked" in str(error) and program.run(limit=4)["i"].item() == 4 else 2
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,6 +22,8 @@ using build::Var;
 struct SharedProgram {
   std::shared_ptr<Program> program;
   std::vector<std::size_t> open = {};  ///< the numbers of the `with` statements on this object, the innermost last
+  nb::object ready = {};               ///< the Compiled of the last `run`, if any
+  std::uint64_t ready_revision = 0;    ///< of the program that it was made of
 };
 
 /// The type of something that is declared: None for an extent that is not known yet.

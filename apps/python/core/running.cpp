@@ -342,6 +342,23 @@ Compiled compile(const SharedProgram& program, int threads, const std::string& b
   return Compiled(*program.program, threads, backend, backend_required, deadline);
 }
 
+/// The program as `compile()` makes it ready; anew where it has changed since, or the process was forked.
+nb::object ready(SharedProgram& self) {
+  const std::uint64_t revision = self.program->revision();
+  if (self.ready.is_valid() && self.ready_revision == revision && nb::cast<const Compiled&>(self.ready).made_after_forks == forks())
+    return self.ready;
+  self.ready.reset();
+  nb::object made = nb::cast(compile(self, 1, "auto", false, {}));
+  self.ready = made;
+  self.ready_revision = revision;
+  return made;
+}
+
+Result run_ready(SharedProgram& self, nb::handle feeds, const nb::kwargs& named) {
+  const nb::object compiled = ready(self);
+  return run_compiled(nb::cast<const Compiled&>(compiled), feeds, named);
+}
+
 /// The storages that a value has its elements in.
 void add_storages(const Value& value, std::set<const Allocation*>& to) {
   const auto add = [&](const Tensor& tensor) { to.insert(tensor.storage().get()); };
@@ -537,17 +554,11 @@ void bind_running(nb::module_& m) {
       "interpreted, captured, fused; `backend_required`: an UnsupportedError where a loop cannot. `deadline`: seconds that a run may take\n"
       "(DeadlineError).");
   cls.def(
-      "run",
-      [](const SharedProgram& self, nb::handle feeds, nb::kwargs named) {
-        return run_compiled(compile(self, 1, "auto", false, {}), feeds, named);
-      },
-      "feeds"_a = nb::none(), "named"_a, nb::sig("def run(self, " MILLRACE_PYTHON_FEEDS " -> Result"),
-      "Compiles the program and runs it once; to run more often, keep `compile()`.");
+      "run", [](SharedProgram& self, nb::handle feeds, nb::kwargs named) { return run_ready(self, feeds, named); }, "feeds"_a = nb::none(),
+      "named"_a, nb::sig("def run(self, " MILLRACE_PYTHON_FEEDS " -> Result"),
+      "Compiles the program, unless it has not changed since the last run, and runs it.");
   cls.def(
-      "run_async",
-      [](const SharedProgram& self, nb::handle feeds, nb::kwargs named) {
-        return run_later(nb::cast(compile(self, 1, "auto", false, {})), feeds, named);
-      },
+      "run_async", [](SharedProgram& self, nb::handle feeds, nb::kwargs named) { return run_later(ready(self), feeds, named); },
       "feeds"_a = nb::none(), "named"_a,
       nb::sig("def run_async(self, " MILLRACE_PYTHON_FEEDS " -> collections.abc.Coroutine[typing.Any, typing.Any, Result]"),
       "The same for asyncio.");
@@ -558,12 +569,12 @@ void bind_running(nb::module_& m) {
           return run_compiled(nb::cast<const Compiled&>(program_or_compiled), feeds, named);
         if (!nb::isinstance<SharedProgram>(program_or_compiled))
           throw ArgumentError("run: expected a Program or a Compiled as the first argument");
-        return run_compiled(compile(nb::cast<const SharedProgram&>(program_or_compiled), 1, "auto", false, {}), feeds, named);
+        return run_ready(nb::cast<SharedProgram&>(program_or_compiled), feeds, named);
       },
       "program"_a, "feeds"_a = nb::none(), "named"_a,
       nb::sig("def run(program: Program | Compiled, feeds: collections.abc.Mapping[str, typing.Any] | None = None, /, **named: typing.Any) "
               "-> Result"),
-      "Runs a program once: `mr.run(program, x=…)['y']`. Inputs by name, or in a dict.");
+      "Runs a program: `mr.run(program, x=…)['y']`. Inputs by name, or in a dict.");
   m.def(
       "live_runs", [] { return Engine::live_runs() + LoopExecutor::live_operations(); },
       "Runs that have not ended: those of `run_async`, those of live programs, operations of live sessions, and the cancelled ones that "

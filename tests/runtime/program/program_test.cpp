@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/program/program.h>
 
+#include <functional>
+#include <set>
+
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/program/op_registry.h>
@@ -176,6 +179,34 @@ TEST_CASE("the LoD of rows goes to outputs with as many rows, and losing it or m
   CHECK(contains(two_lods, "'z' of f32[?, 2] lod=2"));
   const VarId plain = program.append(0, Op{"drop_lod", {x}, {}, {}, {}})[0];
   CHECK(program.var(program.append(0, reduce(plain))[0]).type == VarType(DType::f32, {1, 2}));
+}
+
+TEST_CASE("each change gives a program a number that no program had, and a copy has the number of its original") {
+  Program program;
+  std::set<std::uint64_t> numbers{program.revision(), Program().revision()};
+  VarId x = no_var, y = no_var;
+  const std::vector<std::function<void()>> changes{
+      [&] { x = program.add_input("x", two); },
+      [&] { y = program.append(0, relu(x))[0]; },
+      [&] { program.add_output("y", y); },
+      [&] { program.add_parameter("W", Tensor::from<float>({1, 2})); },
+      [&] { program.add_block(0); },
+      [&] { program.block(0).ops.clear(); },
+      [&] { program.var(y).type = two; },
+      [&] { program.rename(y, "z"); },
+      [&] { program.remove_constant(program.find_var("W")); },
+      [&] { program.set_title("another"); },
+  };
+  for (const auto& change : changes) {
+    change();
+    CHECK(numbers.insert(program.revision()).second);
+  }
+  const Program same = program;
+  CHECK(same.revision() == program.revision());
+  CHECK(same.block(0).ops.empty());
+  CHECK(same.revision() == program.revision());
+  program.set_title("a third");
+  CHECK(same.revision() != program.revision());
 }
 
 TEST_CASE("an op's place is taken by constants, one for each output") {
