@@ -315,12 +315,15 @@ class TrainJob {
                                                                 {"epochs", std::to_string(epochs_)},
                                                                 {"data", data},
                                                                 {"--resume", std::to_string(static_cast<int>(options_.resume))}};
-    std::string unlike;
-    for (const auto& [name, value] : told)
-      if (!is_same(sha256(value))) unlike += (unlike.empty() ? "" : ", ") + name;
+    std::string unlike, own;
+    for (const auto& [name, value] : told) {
+      if (is_same(sha256(value))) continue;
+      unlike += (unlike.empty() ? "" : ", ") + name;
+      if (name == "seed" || name == "epochs") own += (own.empty() ? " (" : ", ") + name + " " + value;
+    }
     if (!unlike.empty())
-      throw MismatchError(fmt::format("training on {} ranks: expected the same {} of all ranks, found another than that of rank {}",
-                                      world_size(), unlike, rank()));
+      throw MismatchError(fmt::format("training on {} ranks: expected the same {} of all ranks, found another than that of rank {}{}",
+                                      world_size(), unlike, rank(), own.empty() ? "" : own + ")"));
   }
 
   /// Whether all ranks have that hash.

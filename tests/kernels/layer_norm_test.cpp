@@ -72,7 +72,7 @@ template <class T>
 void check_order(DType dtype) {
   CpuDevice device;
   Random random(9);
-  constexpr std::int64_t rows = 6;  // four side by side, and two more
+  constexpr std::int64_t rows = 6;  // more than go side by side
   for (const std::int64_t n : {1, 15, 16, 17, 33, 700}) {
     const Tensor x = random_tensor(random, dtype, DDim{rows, n}, 4), scale = random_tensor(random, dtype, DDim{n});
     const Tensor made = layer_norm(x, scale, &scale, 1, 1e-5, device.stream(0));
