@@ -45,6 +45,17 @@ struct Sum {
   }
 };
 
+/// f(first) for whole vectors of `count` elements, the last of which ends with them and may begin among those of the one before. False, and no call, where
+/// there is no whole one.
+template <class F>
+HWY_INLINE bool EachVector(std::int64_t lanes, std::int64_t count, F f) {
+  if (count < lanes) return false;
+  std::int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) f(i);
+  if (i < count) f(count - lanes);
+  return true;
+}
+
 /// As many windows as fill whole vectors, where their elements come apart in registers: side by side, every second element, or windows of 3 or 4 that
 /// fill their row. The number of windows done.
 template <class T, class F>
@@ -54,32 +65,33 @@ HWY_INLINE std::int64_t WholeVectors(const WindowCall<T>& call, T* out, F f) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   std::int64_t i = 0;
   if (call.stride == 1) {
-    for (; i + lanes <= call.count; i += lanes) {
-      V total = hn::LoadU(d, call.from + i);
-      for (std::int64_t tap = 1; tap < call.kernel; ++tap) total = f(total, hn::LoadU(d, call.from + i + tap * call.dilation));
-      hn::StoreU(total, d, out + i);
-    }
-    return i;
+    const bool some = EachVector(lanes, call.count, [&](std::int64_t first) HWY_ATTR {
+      V total = hn::LoadU(d, call.from + first);
+      for (std::int64_t tap = 1; tap < call.kernel; ++tap) total = f(total, hn::LoadU(d, call.from + first + tap * call.dilation));
+      hn::StoreU(total, d, out + first);
+    });
+    return some ? call.count : 0;
   }
   if (call.dilation != 1 && call.kernel > 1) return 0;
-  V first, second, third, fourth;
   if (call.stride == 2) {
     // Elements are loaded in pairs: the pair of the last element of a window ends beyond it.
-    const bool odd = call.kernel % 2 != 0;
-    for (; i + lanes + (odd ? 1 : 0) <= call.count; i += lanes) {
-      const T* const from = call.from + 2 * i;
-      hn::LoadInterleaved2(d, from, first, second);
-      V total = call.kernel > 1 ? f(first, second) : first;
+    const std::int64_t windows = call.count - (call.kernel % 2 != 0 ? 1 : 0);
+    const bool some = EachVector(lanes, windows, [&](std::int64_t begin) HWY_ATTR {
+      const T* const from = call.from + 2 * begin;
+      V even, odd;
+      hn::LoadInterleaved2(d, from, even, odd);
+      V total = call.kernel > 1 ? f(even, odd) : even;
       for (std::int64_t tap = 2; tap < call.kernel; tap += 2) {
-        hn::LoadInterleaved2(d, from + tap, first, second);
-        total = f(total, first);
-        if (tap + 1 < call.kernel) total = f(total, second);
+        hn::LoadInterleaved2(d, from + tap, even, odd);
+        total = f(total, even);
+        if (tap + 1 < call.kernel) total = f(total, odd);
       }
-      hn::StoreU(total, d, out + i);
-    }
-    return i;
+      hn::StoreU(total, d, out + begin);
+    });
+    return some ? windows : 0;
   }
   if (call.kernel != call.stride) return 0;
+  V first, second, third, fourth;
   if (call.stride == 3) {
     for (; i + lanes <= call.count; i += lanes) {
       hn::LoadInterleaved3(d, call.from + 3 * i, first, second, third);
@@ -110,14 +122,13 @@ HWY_NOINLINE void FoldOver(const RowsCall<T>& call, T* to, F f) {
   using V = hn::Vec<decltype(d)>;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const V padding = hn::Set(d, call.padding);
-  std::int64_t i = 0;
-  for (; i + lanes <= call.length; i += lanes) {
+  const bool some = EachVector(lanes, call.length, [&](std::int64_t i) HWY_ATTR {
     V total = call.rows[0] == nullptr ? padding : hn::LoadU(d, call.rows[0] + i);
     for (std::int64_t row = 1; row < call.count; ++row)
       total = f(total, call.rows[row] == nullptr ? padding : hn::LoadU(d, call.rows[row] + i));
     hn::StoreU(total, d, to + i);
-  }
-  for (; i < call.length; ++i) {
+  });
+  for (std::int64_t i = 0; !some && i < call.length; ++i) {
     T total = call.rows[0] == nullptr ? call.padding : call.rows[0][i];
     for (std::int64_t row = 1; row < call.count; ++row) total = f.of(total, call.rows[row] == nullptr ? call.padding : call.rows[row][i]);
     to[i] = total;

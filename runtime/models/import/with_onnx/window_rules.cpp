@@ -299,25 +299,21 @@ VarId averaged(Importer& to, const Node& node, VarId x) {
   const DType dtype = to.type(x).dtype;
   const Formula f(to, computed_in(dtype));
   x = f.taken(x);
-  // Where all windows have as many elements, one quotient is behind the sums.
-  const auto whole = [&](const Window& window) {
-    return !window.ceiling && !window.same_upper && !window.same_lower && ((window.before == 0 && window.after == 0) || pad > 0);
-  };
-  if (std::all_of(windows.begin(), windows.end(), whole)) {
-    double count = 1;
-    for (std::size_t i = 0; i < windows.size(); ++i) {
-      x = over_windows(to, "sum", x, static_cast<int>(i) + 2, windows[i], 0, 0);
-      count *= static_cast<double>(windows[i].kernel);
-    }
-    return f.cast(f.over(x, count), dtype);
-  }
+  // One quotient is behind the sums: by the elements that a window has along all axes.
+  VarId sums = x, counts = no_var;
+  double factor = 1;
   for (std::size_t i = 0; i < windows.size(); ++i) {
     const int axis = static_cast<int>(i) + 2;
-    const VarId sum = over_windows(to, "sum", x, axis, windows[i], 0, 0);
-    x = all_full(windows[i], pad) ? f.over(sum, static_cast<double>(windows[i].kernel))
-                                  : f.over(sum, counted(to, x, axis, windows[i], pad));
+    sums = over_windows(to, "sum", sums, axis, windows[i], 0, 0);
+    if (all_full(windows[i], pad)) {
+      factor *= static_cast<double>(windows[i].kernel);
+      continue;
+    }
+    const VarId along = counted(to, x, axis, windows[i], pad);
+    counts = counts == no_var ? along : to.emit1("mul", {counts, along});
   }
-  return f.cast(x, dtype);
+  if (counts == no_var) return f.cast(f.over(sums, factor), dtype);
+  return f.cast(f.over(sums, factor == 1 ? counts : f.op("mul", counts, factor)), dtype);
 }
 
 VarId channels_first(Importer& to, VarId x) {
