@@ -21,10 +21,11 @@
 namespace millrace {
 namespace {
 
-/// A step, and its operand where it takes one.
+/// A step, and its operand where it takes one: a var, or a number that becomes a weight where the chain is written.
 struct Step {
   ArithmeticStep kind;
   VarId operand = no_var;
+  std::optional<double> number = std::nullopt;
 };
 
 /// Steps on `x`, of ops of the block.
@@ -113,8 +114,9 @@ class Joiner {
     if (op.type == "cast") return converted(at);
     if (op.outputs.size() != 1 || op.inputs.empty() || op.inputs.size() > 3 || !fits(op)) return std::nullopt;
     if (op.type == "leaky_relu")
-      return extended(at, op.inputs[0], {{ArithmeticStep::prelu, number(op, "alpha", default_params(Unary::leaky_relu).alpha)}});
-    if (op.type == "elu") return extended(at, op.inputs[0], {{ArithmeticStep::elu, number(op, "alpha", default_params(Unary::elu).alpha)}});
+      return extended(at, op.inputs[0], {{ArithmeticStep::prelu, no_var, number(op, "alpha", default_params(Unary::leaky_relu).alpha)}});
+    if (op.type == "elu")
+      return extended(at, op.inputs[0], {{ArithmeticStep::elu, no_var, number(op, "alpha", default_params(Unary::elu).alpha)}});
     if (op.type == "prelu" && type(op.inputs[0]) == type(op.outputs[0]))
       return extended(at, op.inputs[0], {{ArithmeticStep::prelu, op.inputs[1]}});
     if (op.type == "hard_sigmoid") return hard_sigmoid(at);
@@ -134,29 +136,23 @@ class Joiner {
                   : extended(at, op.inputs[0], {{found->of_first, op.inputs[1]}});
   }
 
-  /// An attribute as an operand in the dtype of the result.
-  VarId number(const Op& op, const char* name, double otherwise) {
+  /// An attribute in the dtype of the result.
+  double number(const Op& op, const char* name, double otherwise) const {
     const double value = op.attributes.get_or(name, otherwise);
-    return program_.add_parameter(
-        name, type(op.outputs[0]).dtype == DType::f64 ? Tensor::scalar(value) : Tensor::scalar(static_cast<float>(value)));
+    return type(op.outputs[0]).dtype == DType::f64 ? value : static_cast<double>(static_cast<float>(value));
   }
 
   /// A product, a sum and two bounds: the same where infinity stays infinity.
   std::optional<Chain> hard_sigmoid(std::size_t at) {
     const Op& op = ops_[at];
     const UnaryParams usual = default_params(Unary::hard_sigmoid);
-    const VarId alpha = number(op, "alpha", usual.alpha), beta = number(op, "beta", usual.beta);
-    const auto is_finite = [&](VarId var) { return std::isfinite(static_cast<double>(program_.constant(var)->item())); };
-    if (!is_finite(alpha) || !is_finite(beta) || static_cast<double>(program_.constant(alpha)->item()) == 0) return std::nullopt;
-    const auto bound = [&](double value) {
-      return program_.add_parameter(
-          "bound", type(op.outputs[0]).dtype == DType::f64 ? Tensor::scalar(value) : Tensor::scalar(static_cast<float>(value)));
-    };
+    const double alpha = number(op, "alpha", usual.alpha), beta = number(op, "beta", usual.beta);
+    if (!std::isfinite(alpha) || !std::isfinite(beta) || alpha == 0) return std::nullopt;
     return extended(at, op.inputs[0],
-                    {{ArithmeticStep::mul, alpha},
-                     {ArithmeticStep::add, beta},
-                     {ArithmeticStep::maximum, bound(0)},
-                     {ArithmeticStep::minimum, bound(1)}});
+                    {{ArithmeticStep::mul, no_var, alpha},
+                     {ArithmeticStep::add, no_var, beta},
+                     {ArithmeticStep::maximum, no_var, 0.0},
+                     {ArithmeticStep::minimum, no_var, 1.0}});
   }
 
   /// The convolution that makes `var`, which op `at` alone reads, in the extents of its result; the pass `join_convolutions` joins both.
@@ -245,8 +241,7 @@ class Joiner {
       gone.insert(square->second);
       const VarType made = type(op.outputs[0]);
       const VarId sum = program_.add_var("sum_square", made);
-      const VarId elements = program_.add_parameter(
-          "elements", made.dtype == DType::f64 ? Tensor::scalar(static_cast<double>(*count)) : Tensor::scalar(static_cast<float>(*count)));
+      const VarId elements = program_.add_parameter("elements", scalar(static_cast<double>(*count), made.dtype));
       const Op divided{"div", {sum, elements}, op.outputs, {}, op.label};
       op.inputs[0] = left[square->second].inputs[0];
       op.outputs[0] = sum;
@@ -278,6 +273,7 @@ class Joiner {
   }
 
   bool is_number(const Chain& chain, const Step& step, ArithmeticStep kind, double number) const {
+    if (step.kind == kind && step.number) return *step.number == number;
     const Tensor* const known = step.kind == kind ? program_.constant(step.operand) : nullptr;
     return known != nullptr && known->elements() == 1 && known->rank() <= type(chain.x).rank() &&
            static_cast<double>(known->item()) == number;
@@ -296,13 +292,21 @@ class Joiner {
     if (whole && !steps.empty() && is_number(chain, steps.front(), ArithmeticStep::sub, 0)) steps.erase(steps.begin());
   }
 
+  /// A number in f64, else in f32.
+  static Tensor scalar(double value, DType dtype) {
+    return dtype == DType::f64 ? Tensor::scalar(value) : Tensor::scalar(static_cast<float>(value));
+  }
+
   /// Writes the chain in the place of the last of its ops.
   void write(const Chain& chain) {
     Op& last = ops_[chain.ops.back()];
     std::vector<VarId> inputs{chain.x};
     std::string steps;
     for (const Step& step : chain.steps) {
-      if (step.operand != no_var) inputs.push_back(step.operand);
+      if (step.number)
+        inputs.push_back(program_.add_parameter(ops::name_of(step.kind), scalar(*step.number, type(last.outputs[0]).dtype)));
+      else if (step.operand != no_var)
+        inputs.push_back(step.operand);
       steps += (steps.empty() ? "" : " ") + ops::name_of(step.kind);
     }
     Attributes attributes;
