@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -187,23 +188,40 @@ VarId cut(Importer& to, VarId x, std::int64_t begin, std::int64_t end, std::int6
   return to.emit1("slice", {x}, {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{-1}}, {"steps", Ints{step}}});
 }
 
+/// The extent of the last axis, -1 where only the run knows it.
+std::int64_t last_extent(Importer& to, VarId x) {
+  const std::optional<DDim>& shape = to.type(x).shape;
+  return shape && shape->rank() > 0 ? (*shape)[shape->rank() - 1] : -1;
+}
+
 /// Pairs of numbers turned by angles whose cosines and sines are given for each position. `x` is [N, S, heads, D].
 VarId rotated(Importer& to, const Node& node, VarId x, VarId cosine, VarId sine) {
   constexpr std::int64_t to_the_end = std::numeric_limits<std::int64_t>::max();
   const std::int64_t known = (*to.type(x).shape)[3], size = known < 0 ? to_the_end : known;
   const std::int64_t said = node.integer("rotary_embedding_dim", 0), turned = said == 0 ? known : said;
-  const bool open = turned < 0;  // an odd number of a run fails in the reshape, or does not fit its cosines
-  if (!open && (turned < 2 || turned > size || turned % 2 != 0))
+  const bool open = known < 0;
+  if ((!open || said != 0) && (turned < 2 || turned > size || turned % 2 != 0))
     throw ProgramError("attribute rotary_embedding_dim: expected an even number up to " +
-                       (known < 0 ? "the size of a head" : std::to_string(size)) + ", found " + std::to_string(turned));
+                       (open ? "the size of a head" : std::to_string(size)) + ", found " + std::to_string(turned));
   const bool pairs = node.flag("interleaved", false);
   const Formula f(to, to.type(x).dtype);
-  const VarId halves = open && !pairs ? f.reshaped(x, {0, 0, 0, 2, -1}) : no_var;
+  for (const VarId cache : {cosine, sine}) {
+    const std::int64_t columns = last_extent(to, cache);
+    if (turned >= 0 && columns >= 0 && columns != turned / 2)
+      throw ProgramError("expected cosines and sines of " + std::to_string(turned / 2) + " pairs, found " + to.type(cache).to_string());
+  }
+  // The reshape refuses a head of a run that is odd, or another than the attribute or the cosines say: slices would be cut short, and broadcast.
+  const auto two_parts = [&] {
+    const VarId all = said == 0 ? x : cut(to, x, 0, said);
+    const std::int64_t half = said == 0 ? std::max(last_extent(to, cosine), last_extent(to, sine)) : said / 2;
+    return f.reshaped(all, pairs ? Ints{0, 0, 0, half, 2} : Ints{0, 0, 0, 2, half});
+  };
+  const VarId parts = open ? two_parts() : no_var;
   const auto part = [&](std::int64_t i) {
-    if (pairs) return cut(to, x, i, open ? to_the_end : turned, 2);
-    if (!open) return cut(to, x, i * (turned / 2), (i + 1) * (turned / 2));
-    const VarId half = to.emit1("slice", {halves}, {{"starts", Ints{i}}, {"ends", Ints{i + 1}}, {"axes", Ints{3}}, {"steps", Ints{1}}});
-    return to.emit1("squeeze", {half}, {{"axes", Ints{3}}});
+    if (!open) return pairs ? cut(to, x, i, turned, 2) : cut(to, x, i * (turned / 2), (i + 1) * (turned / 2));
+    const Ints axis{pairs ? 4 : 3};
+    const VarId one = to.emit1("slice", {parts}, {{"starts", Ints{i}}, {"ends", Ints{i + 1}}, {"axes", axis}, {"steps", Ints{1}}});
+    return to.emit1("squeeze", {one}, {{"axes", axis}});
   };
   const VarId a = part(0), b = part(1);
   const VarId real = f.minus(f.times(a, cosine), f.times(b, sine));
@@ -214,6 +232,7 @@ VarId rotated(Importer& to, const Node& node, VarId x, VarId cosine, VarId sine)
     made = f.reshaped(to.emit1("concat", {f.unsqueezed(real, {-1}), f.unsqueezed(imaginary, {-1})}, last), {0, 0, 0, turned});
   else
     made = to.emit1("concat", {real, imaginary}, last);
+  if (!pairs && turned >= 0 && last_extent(to, made) != turned) made = f.reshaped(made, {0, 0, 0, turned});
   return turned == known ? made : to.emit1("concat", {made, cut(to, x, turned, size)}, last);
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include <millrace/runtime/models/import/with_onnx/axes.h>
 #include <millrace/runtime/models/import/with_onnx/formula.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
@@ -14,16 +16,66 @@ VarId one_of_list(Importer& to, const Extent& extent) {
   return extent.known >= 0 ? to.literal(Ints{extent.known}) : to.emit1("reshape", {extent.var}, {{"shape", Ints{1}}});
 }
 
-Extent plus(Importer& to, const Extent& extent, std::int64_t more) {
-  if (extent.known < 0) return {-1, to.emit1("add", {extent.var, number(to, more)})};
-  if (extent.known + more < 0)
-    throw ProgramError("expected pads below the extents, found " + std::to_string(extent.known + more) + " places");
-  return {extent.known + more, no_var};
+/// An extent of `steps` strides with the ends of its windows: one whole kernel, without the pads.
+Extent unpooled(Importer& to, const Extent& steps, const Window& window) {
+  const std::int64_t more = window.kernel - window.stride - window.before - window.after;
+  if (steps.known < 0) return {-1, to.emit1("add", {steps.var, number(to, more)})};
+  if (steps.known + more < 0)
+    throw ProgramError("expected pads of at most " +
+                       std::to_string(std::max<std::int64_t>(steps.known + window.kernel - window.stride, 0)) +
+                       " places along an axis, found " + std::to_string(window.before + window.after));
+  return {steps.known + more, no_var};
 }
 
 VarId joined(Importer& to, const std::vector<VarId>& lists) { return to.emit1("concat", lists, {{"axis", std::int64_t{0}}}); }
 
-/// What a MaxPool took, at the places that it gave, which count through the whole of its input; the rest is 0. A larger output_shape adds zeros behind.
+/// `x`; a run fails where an extent of it is beyond that in the list `most`, since the reshape has fewer elements then.
+VarId within(Importer& to, VarId x, VarId most) {
+  const VarId least = to.emit1("minimum", {to.emit1("shape", {x}), most});
+  return to.emit1("reshape_to", {x, least}, {{"allowzero", true}});
+}
+
+/// The places of a MaxUnpool, which are as many along each axis as the elements of `x`: none beyond `x` here, and the scatter refuses fewer.
+VarId places_beside(Importer& to, const Node& node, VarId x) {
+  const VarId places = whole_numbers(to, to.in(node, 1));
+  const VarType &elements = to.type(x), &found = to.type(places);
+  bool compared = true;
+  for (int axis = 0; axis < elements.rank(); ++axis) {
+    const std::int64_t expected = (*elements.shape)[axis];
+    const std::int64_t extent = found.rank() == elements.rank() ? (*found.shape)[axis] : found.shape ? -2 : -1;
+    compared = compared && expected >= 0 && extent >= 0;
+    if (extent == -2 || (expected >= 0 && extent >= 0 && expected != extent))
+      throw ProgramError("expected places of the extents of " + elements.to_string() + ", found " + found.to_string());
+  }
+  return compared ? places : within(to, places, to.emit1("shape", {x}));
+}
+
+/// `image` with zeros behind it up to the extents of input 2, which has N and C as they are.
+VarId enlarged(Importer& to, const Node& node, VarId image, const std::vector<Extent>& extents) {
+  const VarId size = list_input(to, node, 2);
+  const auto rank = static_cast<std::int64_t>(extents.size());
+  const std::int64_t count = (*to.type(size).shape)[0];
+  if (count >= 0 && count != rank)
+    throw ProgramError("output_shape: expected " + std::to_string(rank) + " extents, found " + std::to_string(count));
+  if (const std::optional<Ints> known = to.known_integers(node, 2)) {
+    for (std::size_t i = 0; i < extents.size(); ++i) {
+      const std::int64_t least = extents[i].known, found = (*known)[i];
+      if (least >= 0 && (found < least || (i < 2 && found > least)))
+        throw ProgramError("output_shape: expected " + std::string(i < 2 ? "" : "at least ") + std::to_string(least) + " as extent " +
+                           std::to_string(i) + ", found " + std::to_string(found));
+    }
+  }
+  const VarId least = within(to, image, size);
+  const VarId more = to.emit1("sub", {size, to.emit1("shape", {least})});
+  const VarId behind = to.emit1("slice", {more}, {{"starts", Ints{2}}, {"ends", Ints{rank}}, {"axes", Ints{0}}, {"steps", Ints{1}}});
+  const VarId pads = joined(to, {to.literal(Ints(static_cast<std::size_t>(rank) + 2, 0)), behind});
+  const VarId made = to.emit1("pad_by", {least, pads}, {{"mode", std::string("constant")}});
+  // N and C of another size have other elements: the reshape refuses them.
+  return to.emit1("reshape_to", {made, size}, {{"allowzero", true}});
+}
+
+/// The elements that a MaxPool took, at the places that it gave, which count through the whole of its input; the rest is 0. A larger output_shape adds zeros
+/// behind.
 void max_unpool(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   const int rank = to.rank(x);
@@ -33,23 +85,20 @@ void max_unpool(Importer& to, const Node& node, const char*) {
   for (std::size_t i = 0; i < windows.size(); ++i) {
     const Window& window = windows[i];
     const Extent steps = times(to, extent_at(to, x, static_cast<int>(i) + 2), {window.stride, no_var});
-    extents.push_back(plus(to, steps, window.kernel - window.stride - window.before - window.after));
+    extents.push_back(unpooled(to, steps, window));
   }
   Extent count{1, no_var};
   for (const Extent& extent : extents) count = times(to, count, extent);
   const Formula f(to, to.type(x).dtype);
   const VarId zeros = to.emit1("expand", {f.number(0), one_of_list(to, count)});
-  const VarId places = f.reshaped(whole_numbers(to, to.in(node, 1)), {-1});
+  const VarId places = f.reshaped(places_beside(to, node, x), {-1});
   const VarId made =
       to.emit1("scatter_elements", {zeros, places, f.reshaped(x, {-1})}, {{"axis", std::int64_t{0}}, {"reduction", std::string("none")}});
   const VarId image = reshaped(to, made, extents);
-  if (!node.has(2)) return to.give(node, "identity", {image});
-  const VarId behind = to.emit1("sub", {list_input(to, node, 2), to.emit1("shape", {image})});
-  const VarId pads = joined(to, {to.literal(Ints(static_cast<std::size_t>(rank), 0)), behind});
-  to.give(node, "pad_by", {image, pads}, {{"mode", std::string("constant")}});
+  to.give(node, "identity", {node.has(2) ? enlarged(to, node, image, extents) : image});
 }
 
-/// The sums of the windows [N, C·k1·…, places] of an image, where they overlap: what takes an Unfold back.
+/// The sums of the windows [N, C·k1·…, places] of an image, where they overlap, as PyTorch's Fold has them.
 void col2im(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   if (to.rank(x) != 3) throw ProgramError("expected [N, C, places], found " + to.type(x).to_string());
@@ -60,15 +109,17 @@ void col2im(Importer& to, const Node& node, const char*) {
                        std::to_string(block.size()));
   const std::vector<Window> windows = windows_of(node, static_cast<int>(spatial), block);
   // The place of each element of a window in the padded image, which is a row: one term for each axis, broadcast.
-  std::int64_t elements = 1, row = 1;
+  std::int64_t elements = 1, windows_of_all = 1, row = 1;
   VarId places = number(to, 0);
   Ints padded(spatial);
   for (std::size_t i = spatial; i-- > 0;) {
     const Window& window = windows[i];
     padded[i] = checked_add(checked_add(image[i], window.before), window.after);
-    const std::int64_t count = image[i] < 1 ? 0 : (padded[i] - window.span()) / window.stride + 1;
-    if (padded[i] < window.span() || count < 1)
-      throw ProgramError("expected an image of at least a block along each axis, found " + std::to_string(image[i]));
+    if (image[i] < 1) throw ProgramError("expected extents of the image from 1 on, found " + std::to_string(image[i]));
+    if (padded[i] < window.span())
+      throw ProgramError("expected an image that holds a block, of " + std::to_string(window.span()) + " places along axis " +
+                         std::to_string(i) + " of it, found " + std::to_string(padded[i]) + " with pads");
+    const std::int64_t count = (padded[i] - window.span()) / window.stride + 1;
     const auto term = [&](std::int64_t length, std::int64_t step, std::size_t axis) {
       Ints shape(2 * spatial, 1);
       shape[axis] = -1;
@@ -78,13 +129,19 @@ void col2im(Importer& to, const Node& node, const char*) {
     term(window.kernel, window.dilation, i);
     term(count, window.stride, spatial + i);
     elements = checked_mul(elements, window.kernel);
+    windows_of_all = checked_mul(windows_of_all, count);
     row = checked_mul(row, padded[i]);
   }
   const Formula f(to, to.type(x).dtype);
   const Extent n = extent_at(to, x, 0), channels = divided(to, x, 1, elements);
   const VarId leading = joined(to, {one_of_list(to, n), one_of_list(to, channels)});
-  const VarId all = joined(to, {leading, to.literal(Ints{-1})});
-  const VarId updates = to.emit1("reshape_to", {x, all}, {{"allowzero", false}});
+  const std::int64_t found = (*to.type(x).shape)[2];
+  if (found >= 0 && found != windows_of_all)
+    throw ProgramError("expected [N, C, " + std::to_string(windows_of_all) + "], a place for each window of the image, found " +
+                       to.type(x).to_string());
+  const VarId columns = found < 0 ? f.reshaped(x, {0, 0, windows_of_all}) : x;  // another number of a run fails
+  const VarId all = joined(to, {leading, to.literal(Ints{checked_mul(elements, windows_of_all)})});
+  const VarId updates = to.emit1("reshape_to", {columns, all}, {{"allowzero", true}});
   const VarId flat = to.emit1("expand", {f.reshaped(places, {1, 1, -1}), to.emit1("shape", {updates})});
   const VarId zeros = to.emit1("expand", {f.number(0), joined(to, {leading, to.literal(Ints{row})})});
   const VarId sums = to.emit1("scatter_elements", {zeros, flat, updates}, {{"axis", std::int64_t{2}}, {"reduction", std::string("add")}});

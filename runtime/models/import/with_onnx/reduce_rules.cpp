@@ -9,17 +9,24 @@
 namespace millrace::importing {
 namespace {
 
-/// Reductions of one element that are not the element itself, where no axis is reduced.
-VarId of_each(Importer& to, VarId x, const std::string& kind) {
-  if (kind == "l1") return to.emit1("abs", {x});
-  if (kind == "l2") return to.emit1("abs", {x});
-  if (kind == "sum_square") return to.emit1("mul", {x, x});
-  if (kind == "log_sum") return to.emit1("log", {x});
-  return x;
-}
-
 /// Kinds whose result for integers is no integer: ONNX has it in their type, cut off.
 bool gives_fractions(const std::string& kind) { return kind == "l2" || kind == "log_sum" || kind == "log_sum_exp"; }
+
+/// `fold` of `x`; of integers in f64 where the kind gives fractions, cut off.
+template <class Fold>
+VarId as_integers(Importer& to, VarId x, const std::string& kind, Fold fold) {
+  const DType dtype = to.type(x).dtype;
+  if (is_floating(dtype) || !gives_fractions(kind)) return fold(x);
+  return to.emit1("cast", {fold(to.emit1("cast", {x}, {{"to", DType::f64}}))}, {{"to", dtype}});
+}
+
+/// Reductions of one element where no axis is reduced. Integers that stay as they are, or lose their sign, are exact.
+VarId of_each(Importer& to, VarId x, const std::string& kind) {
+  if (kind == "l1" || kind == "l2") return to.emit1("abs", {x});
+  if (kind == "sum_square") return to.emit1("mul", {x, x});
+  if (kind == "log_sum") return as_integers(to, x, kind, [&](VarId wide) { return to.emit1("log", {wide}); });
+  return x;
+}
 
 VarId product_of(Importer& to, VarId list) {
   return to.emit1("reduce", {list}, {{"kind", std::string("prod")}, {"axes", Ints{0}}, {"keepdims", true}});
@@ -51,17 +58,24 @@ VarId reduced_by(Importer& to, VarId x, NamedAxes& axes, const std::string& kind
   return with_rank(to, to.emit1("reshape_to", {made, shape}, {{"allowzero", true}}), rank);
 }
 
+void reduce_by_attribute(Importer& to, const Node& node, const char* kind, VarId x, const Ints& axes, bool keeps_axes) {
+  if (is_floating(to.type(x).dtype) || !gives_fractions(kind))
+    return to.give(node, "reduce", {x}, reduction(to, x, kind, axes, keeps_axes));
+  const auto fold = [&](VarId wide) { return to.emit1("reduce", {wide}, reduction(to, wide, kind, axes, keeps_axes)); };
+  to.give(node, "identity", {as_integers(to, x, kind, fold)});
+}
+
 void reduce_in_run(Importer& to, const Node& node, const char* kind, VarId x) {
   const bool whole = node.flag("noop_with_empty_axes", false);
   const bool keeps_axes = node.flag("keepdims", true);
   const VarId list = list_input(to, node, 1);
   if ((*to.type(list).shape)[0] == 0) {
     if (whole) return to.give(node, "identity", {of_each(to, x, kind)});
-    return to.give(node, "reduce", {x}, reduction(to, x, kind, {}, keeps_axes));
+    return reduce_by_attribute(to, node, kind, x, {}, keeps_axes);
   }
   NamedAxes axes(to, list, to.rank(x));
   if (!whole) axes.all_if_none();
-  to.give(node, "identity", {reduced_by(to, x, axes, kind, keeps_axes)});
+  to.give(node, "identity", {as_integers(to, x, kind, [&](VarId wide) { return reduced_by(to, wide, axes, kind, keeps_axes); })});
 }
 
 /// Axes were an attribute up to opset 17; for ReduceSum up to 12.
@@ -72,14 +86,8 @@ void reduce(Importer& to, const Node& node, const char* kind) {
   const Ints axes = as_input ? to.needed_integers(node, 1, {}) : node.integers("axes").value_or(Ints{});
   const bool kept_whole = node.flag("noop_with_empty_axes", false);
   const bool keeps_axes = node.flag("keepdims", true);
-  const bool whole = axes.empty() && kept_whole;
-  if (!is_floating(to.type(x).dtype) && gives_fractions(kind)) {
-    const VarId wide = to.emit1("cast", {x}, {{"to", DType::f64}});
-    const VarId made = whole ? of_each(to, wide, kind) : to.emit1("reduce", {wide}, reduction(to, wide, kind, axes, keeps_axes));
-    return to.give(node, "cast", {made}, {{"to", to.type(x).dtype}});
-  }
-  if (whole) return to.give(node, "identity", {of_each(to, x, kind)});
-  to.give(node, "reduce", {x}, reduction(to, x, kind, axes, keeps_axes));
+  if (axes.empty() && kept_whole) return to.give(node, "identity", {of_each(to, x, kind)});
+  reduce_by_attribute(to, node, kind, x, axes, keeps_axes);
 }
 
 void pick(Importer& to, const Node& node, const char* op) {

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -216,18 +218,39 @@ TEST_CASE("GlobalLpPool is the norm of all places, and AveragePool refuses integ
 TEST_CASE("Norms and logarithms of sums of integers are cut off to integers, and a slope of integers is one") {
   GraphBuilder graph;
   graph.input("x", {-1, 2}, onnx::TensorProto::INT64).input("slope", {2}, onnx::TensorProto::INT64);
+  graph.input("found", {1}, onnx::TensorProto::INT64).output("norms_found");
   graph.output("norms").output("logs").output("smooth").output("each").output("sloped").initializer("axis", list({1}));
   for (const auto& [op, name] : {std::pair{"ReduceL2", "norms"}, {"ReduceLogSum", "logs"}, {"ReduceLogSumExp", "smooth"}})
     graph.node(op, {"x", "axis"}, {name}).set("keepdims", 0);
   graph.node("ReduceL2", {"x"}, {"each"}).set("noop_with_empty_axes", 1);
+  graph.node("ReduceL2", {"x", "found"}, {"norms_found"}).set("keepdims", 0);
   graph.node("PRelu", {"x", "slope"}, {"sloped"});
-  const RunResult result = testing::on_cpu(
-      parse(graph, 18), {{"x", Tensor::from(Ints{3, 4, 21, -1}, DDim{2, 2})}, {"slope", Tensor::from(Ints{5, 7}, DDim{2})}});
+  const RunResult result = testing::on_cpu(parse(graph, 18), {{"x", Tensor::from(Ints{3, 4, 21, -1}, DDim{2, 2})},
+                                                              {"found", Tensor::from(Ints{1}, DDim{1})},
+                                                              {"slope", Tensor::from(Ints{5, 7}, DDim{2})}});
+  CHECK(result["norms_found"].tensor().to_vector<std::int64_t>() == Ints{5, 21});
   CHECK(result["norms"].tensor().to_vector<std::int64_t>() == Ints{5, 21});
   CHECK(result["logs"].tensor().to_vector<std::int64_t>() == Ints{1, 2});
   CHECK(result["smooth"].tensor().to_vector<std::int64_t>() == Ints{4, 21});
   CHECK(result["each"].tensor().to_vector<std::int64_t>() == Ints{3, 4, 21, 1});
   CHECK(result["sloped"].tensor().to_vector<std::int64_t>() == Ints{3, 4, 21, -7});
+}
+
+TEST_CASE("Reductions of integers over no axis are exact where they are the identity or the size") {
+  for (const bool in_run : {false, true}) {
+    GraphBuilder graph;
+    graph.input("x", {-1}, onnx::TensorProto::INT64).output("sizes").output("same").output("logs");
+    if (in_run) graph.input("none", {0}, onnx::TensorProto::INT64);
+    for (const auto& [op, name] : {std::pair{"ReduceL2", "sizes"}, {"ReduceLogSumExp", "same"}, {"ReduceLogSum", "logs"}})
+      graph.node(op, {"x", in_run ? "none" : ""}, {name}).set("noop_with_empty_axes", 1);
+    const std::int64_t odd = (std::int64_t{1} << 53) + 1;
+    std::map<std::string, Value> feeds{{"x", Tensor::from(Ints{odd, -odd, 8}, DDim{3})}};
+    if (in_run) feeds.emplace("none", Tensor::from(Ints{}, DDim{0}));
+    const RunResult result = testing::on_cpu(parse(graph, 18), feeds);
+    CHECK(result["sizes"].tensor().to_vector<std::int64_t>() == Ints{odd, odd, 8});
+    CHECK(result["same"].tensor().to_vector<std::int64_t>() == Ints{odd, -odd, 8});
+    CHECK(result["logs"].tensor().to_vector<std::int64_t>().back() == 2);
+  }
 }
 
 TEST_CASE("Integers of 16 and 32 bits are multiplied, counted, scattered and compared with 0 as ONNX has them") {
@@ -282,6 +305,41 @@ TEST_CASE("RotaryEmbedding turns heads whose size only the run knows as those of
   CHECK_THROWS_AS(testing::on_cpu(parse(odd, 23), {{"x", ones({1, 1, 1, 3})}}), ShapeError);
 }
 
+TEST_CASE("RotaryEmbedding refuses heads that are odd, or of another size than their cosines and the attribute say") {
+  const auto run = [](const Ints& x, const Ints& declared, const Ints& cosine, bool open_cosine, int pairs, int turned) {
+    GraphBuilder graph;
+    graph.input("x", declared).output("y");
+    for (const char* name : {"cosine", "sine"}) {
+      if (open_cosine)
+        graph.input(name, {-1, -1, -1});
+      else
+        graph.initializer(name, ones(make_ddim(cosine)));
+    }
+    auto node = graph.node("RotaryEmbedding", {"x", "cosine", "sine"}, {"y"});
+    node.set("interleaved", pairs).set("num_heads", 2).set("rotary_embedding_dim", turned);
+    std::map<std::string, Value> feeds{{"x", ones(make_ddim(x))}};
+    if (open_cosine) feeds = {{"x", ones(make_ddim(x))}, {"cosine", ones(make_ddim(cosine))}, {"sine", ones(make_ddim(cosine))}};
+    return testing::on_cpu(parse(graph, 23), feeds)["y"].tensor().copy_to(CpuPlace{});
+  };
+  const Ints four{-1, -1, -1, -1}, three{-1, -1, -1};
+  for (const bool open : {false, true}) {
+    for (const int pairs : {0, 1}) {
+      CHECK_THROWS_AS(run({1, 2, 5, 3}, four, {1, 5, 1}, open, pairs, 0), Error);
+      CHECK_THROWS_AS(run({1, 2, 5, 3}, four, {1, 5, 2}, open, pairs, 0), Error);
+      CHECK_THROWS_AS(run({1, 2, 5, 3}, four, {1, 5, 2}, open, pairs, 4), Error);
+      CHECK_THROWS_AS(run({1, 3, 6}, three, {1, 3, 2}, open, pairs, 0), Error);
+      CHECK_THROWS_AS(run({1, 2, 5, 2}, {-1, -1, -1, 2}, {1, 5, 2}, open, pairs, 0), Error);
+      CHECK(run({1, 2, 5, 4}, four, {1, 5, 2}, open, pairs, 0).dims() == DDim{1, 2, 5, 4});
+      CHECK(run({0, 2, 5, 4}, four, {1, 5, 2}, open, pairs, 0).dims() == DDim{0, 2, 5, 4});
+      CHECK(run({1, 2, 5, 5}, four, {1, 5, 2}, open, pairs, 4).dims() == DDim{1, 2, 5, 5});
+    }
+  }
+  CHECK_THROWS_WITH_AS(run({1, 2, 5, 4}, {1, 2, 5, 4}, {1, 5, 1}, false, 0, 0),
+                       doctest::Contains("expected cosines and sines of 2 pairs, found f32[1, 5, 1, 1]"), ProgramError);
+  CHECK_THROWS_WITH_AS(run({1, 2, 5, 4}, four, {1, 5, 1}, false, 0, -2),
+                       doctest::Contains("expected an even number up to the size of a head, found -2"), ProgramError);
+}
+
 TEST_CASE("Col2Im sums windows that overlap along any number of axes, and MaxUnpool puts maxima back") {
   GraphBuilder one;
   one.input("x", {-1, -1, -1}).output("y").initializer("image", list({5})).initializer("block", list({3}));
@@ -314,6 +372,62 @@ TEST_CASE("Col2Im sums windows that overlap along any number of axes, and MaxUnp
     CHECK(result["y"].tensor().to_vector<float>() == std::vector<float>{0, 5, 6, 0, 7, 0, 0, 8});
     CHECK(result["larger"].tensor().to_vector<float>() == std::vector<float>{0, 5, 6, 0, 0, 7, 0, 0, 8, 0, 0, 0, 0, 0, 0});
   }
+}
+
+TEST_CASE("Col2Im refuses another number of places than windows, and blocks that are larger than the image") {
+  const auto run = [](const Ints& x, bool open, std::int64_t image, std::int64_t block) {
+    GraphBuilder graph;
+    graph.input("x", open ? Ints{-1, -1, -1} : x).output("y").initializer("image", list({1, image})).initializer("block", list({1, block}));
+    graph.node("Col2Im", {"x", "image", "block"}, {"y"});
+    return testing::on_cpu(parse(graph, 18), {{"x", ones(make_ddim(x))}})["y"].tensor().dims();
+  };
+  CHECK(run({1, 3, 1}, true, 1, 1) == DDim{1, 3, 1, 1});
+  CHECK(run({0, 3, 1}, true, 1, 1) == DDim{0, 3, 1, 1});
+  CHECK_THROWS_AS(run({1, 3, 5}, true, 1, 1), ShapeError);
+  CHECK_THROWS_AS(run({1, 5, 4}, true, 6, 2), ShapeError);  // as many elements as two channels of five windows
+  CHECK_THROWS_AS(run({1, 5, 5}, true, 6, 2), ShapeError);
+  CHECK_THROWS_WITH_AS(run({1, 3, 5}, false, 1, 1), doctest::Contains("expected [N, C, 1], a place for each window of the image"),
+                       ProgramError);
+  CHECK_THROWS_WITH_AS(run({1, 4, 1}, false, 3, 4),
+                       doctest::Contains("expected an image that holds a block, of 4 places along axis 1 of it, found 3 with pads"),
+                       ProgramError);
+  CHECK_THROWS_WITH_AS(run({1, 4, 1}, false, 0, 4), doctest::Contains("expected extents of the image from 1 on, found 0"), ProgramError);
+}
+
+TEST_CASE("MaxUnpool refuses places of other extents, an output of another batch or channels, and a smaller one") {
+  // `open`: what only the run knows.
+  const auto run = [](const Ints& places, const Ints& size, bool open, bool open_size) {
+    GraphBuilder graph;
+    const Ints four{-1, -1, -1, -1};
+    const std::int64_t elements = std::accumulate(places.begin(), places.end(), std::int64_t{1}, std::multiplies<>());
+    Ints counted(static_cast<std::size_t>(elements));
+    std::iota(counted.begin(), counted.end(), 0);
+    graph.input("x", open ? four : Ints{1, 2, 2, 2}).input("places", open ? four : places, onnx::TensorProto::INT64).output("y");
+    if (open_size)
+      graph.input("size", {4}, onnx::TensorProto::INT64);
+    else
+      graph.initializer("size", list(size));
+    graph.node("MaxUnpool", {"x", "places", "size"}, {"y"}).set("kernel_shape", Ints{2, 2}).set("strides", Ints{2, 2});
+    std::map<std::string, Value> feeds{{"x", ones({1, 2, 2, 2})}, {"places", Tensor::from(counted, make_ddim(places))}};
+    if (open_size) feeds.emplace("size", list(size));
+    return testing::on_cpu(parse(graph), feeds)["y"].tensor().dims();
+  };
+  const Ints same{1, 2, 2, 2}, all{1, 2, 4, 4};
+  for (const bool open : {false, true}) {
+    for (const bool open_size : {false, true}) {
+      CHECK(run(same, {1, 2, 5, 4}, open, open_size) == DDim{1, 2, 5, 4});
+      for (const Ints& size : {Ints{2, 2, 4, 4}, {2, 1, 4, 4}, {1, 1, 8, 4}, {1, 2, 3, 3}, {1, 2, 3, 6}, {1, 4, 4, 2}})
+        CHECK_THROWS_AS(run(same, size, open, open_size), Error);
+      for (const Ints& places : {Ints{1, 2, 1, 4}, {1, 1, 2, 4}, {1, 1, 2, 2}, {1, 2, 1, 2}})
+        CHECK_THROWS_AS(run(places, all, open, open_size), Error);
+    }
+  }
+  CHECK_THROWS_WITH_AS(run(same, {1, 2, 3, 4}, false, false), doctest::Contains("output_shape: expected at least 4 as extent 2, found 3"),
+                       ProgramError);
+  GraphBuilder pads;
+  pads.input("x", {1, 1, 1}).input("places", {1, 1, 1}, onnx::TensorProto::INT64).output("y");
+  pads.node("MaxUnpool", {"x", "places"}, {"y"}).set("kernel_shape", Ints{2}).set("strides", Ints{2}).set("pads", Ints{2, 2});
+  CHECK_THROWS_WITH_AS(parse(pads), doctest::Contains("expected pads of at most 2 places along an axis, found 4"), ProgramError);
 }
 
 TEST_CASE("AffineGrid takes its number of axes from the size where theta does not say it") {
