@@ -141,6 +141,26 @@ def test_a_state_may_be_given_and_reset():
     asyncio.run(main())
 
 
+def test_constants_of_a_live_model_take_the_dtypes_of_its_inputs():
+    program = mr.Program("scaled")
+    with program:
+        x, h, n = mr.input("x", mr.f32, [1, 2]), mr.input("h", mr.f32, [1, 2]), mr.input("n", mr.i64, [2])
+        new = h + x * n.to(mr.f32)
+        mr.output("h_next", new)
+        mr.output("y", mr.identity(new))
+
+    async def main():
+        for n in ([2, 3], np.array([2, 3], "i2"), np.array([2, 3], "u8"), [np.uint32(2), 3]):
+            async with mr.LiveModel(program, states={"h": "h_next"}, constants={"n": n}).session() as session:
+                await session.push([[1, 1]])
+                await session.finish()
+                assert [row async for made in session for row in made["y"].tolist()] == [[2, 3]]
+        with pytest.raises(mr.DTypeError, match="expected integers for i64, found 0.5"):
+            mr.LiveModel(program, states={"h": "h_next"}, constants={"n": [2, 0.5]})
+
+    asyncio.run(main())
+
+
 def test_a_state_that_has_a_value_in_the_model_stays_an_input_where_load_says_so(tmp_path):
     onnx = pytest.importorskip("onnx")
     helper, path = onnx.helper, tmp_path / "step.onnx"

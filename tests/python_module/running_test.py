@@ -94,6 +94,37 @@ def test_arrays_of_integers_without_a_dtype_are_widened_to_that_of_their_input()
             compiled(x=fed, y=[1])
 
 
+def test_integers_without_a_dtype_are_widened_in_lists_in_sequences_and_as_lengths():
+    program = mr.Program("widened")
+    with program:
+        mr.output("a", mr.identity(mr.input("x", mr.i32, [None], lod=1)))
+        mr.output("b", mr.identity(mr.input("y", mr.i64, [None, 2], lod=1)))
+        mr.output("c", mr.identity(mr.input("z", mr.f32, [None])))
+    compiled = program.compile()
+    one, two = np.array([-(2**15), 3], "i2"), np.array([[2**32 - 1, 0]], "u4")
+    result = compiled(x=[one, [], one[:1]], y=(np.concatenate([two, two]), np.array([2], "u4")), z=[np.uint32(3), np.int16(-1), 0.5])
+    assert result["a"].dtype == mr.i32 and result["a"].lengths == [2, 0, 1] and result["a"].rows.tolist() == [-(2**15), 3, -(2**15)]
+    assert result["b"].dtype == mr.i64 and result["b"].lengths == [2] and result["b"].rows.tolist() == [[2**32 - 1, 0]] * 2
+    assert result["c"].tolist() == [3, -1, 0.5]
+    result = compiled(x=[[np.uint16(7)], [np.uint64(8), 9]], y=[two.astype("u8"), [np.array([1, 2], "u2"), [3, 4]]], z=[])
+    assert result["a"].rows.tolist() == [7, 8, 9] and result["b"].rows.tolist() == [[2**32 - 1, 0], [1, 2], [3, 4]]
+    for lengths in (np.array([1, 0, 1], "u8"), [np.uint16(1), np.int16(0), 1], [np.array([1, 0, 1], "i2")]):
+        assert mr.LoDTensor(np.zeros((2, 2)), lengths).lengths == [1, 0, 1]
+    y = two[:0]
+    for wide in ("i2", "i4"):  # either is a sequence, or lengths
+        with pytest.raises(mr.ArgumentError, match="which may be two sequences"):
+            compiled(x=(one, np.array([1, 1], wide)), y=[y], z=[])
+    assert compiled(x=(one, np.array([1, 1], "u4")), y=[y], z=[])["a"].lengths == [1, 1]  # no i32 holds a u4
+    with pytest.raises(OverflowError, match="expected integers that fit i32, found 4294967295"):
+        compiled(x=[[np.uint32(2**32 - 1)]], y=[y], z=[])
+    for fed in ([np.zeros(1, "u4")], (np.zeros(1, "u4"), [1])):
+        with pytest.raises(mr.DTypeError):
+            compiled(x=fed, y=[y], z=[])
+    with pytest.raises(mr.DTypeError):
+        mr.ragged([one])
+    assert mr.ragged([one], dtype=mr.i64).rows.tolist() == one.tolist()
+
+
 def test_inputs_are_checked_and_the_messages_are_those_of_the_library():
     compiled = doubling().compile()
     for feeds, error, words in [

@@ -105,7 +105,7 @@ void collect(nb::handle x, std::size_t axis, std::vector<std::int64_t>& dims, bo
     return;
   }
   if (!is_number(x) && (nb::isinstance<Tensor>(x) || exports_memory(x))) {
-    const Tensor tensor = tensor_from(x);
+    const Tensor tensor = tensor_from(x, DType::i64);  // arrays of other integers are numbers, too
     if (first && axis == dims.size()) dims.insert(dims.end(), tensor.dims().begin(), tensor.dims().end());
     if (axis > dims.size() ||
         !std::equal(dims.begin() + static_cast<std::ptrdiff_t>(axis), dims.end(), tensor.dims().begin(), tensor.dims().end()))
@@ -233,8 +233,14 @@ bool is_lengths(nb::handle x, int levels) {
     return true;
   }
   if (!nb::isinstance<Tensor>(x) && !exports_memory(x)) return false;
-  const Tensor made = tensor_from(x);
+  const Tensor made = tensor_from(x, DType::i64);
   return made.rank() == 1 && !is_floating(made.dtype()) && made.dtype() != DType::boolean;
+}
+
+/// Whether lengths of one level may be numbers of a sequence of `dtype`.
+bool may_be_rows(nb::handle lengths, DType dtype) {
+  if (is_list(lengths) || tensor_from(lengths, DType::i64).dtype() == dtype) return true;
+  return dtype == DType::i32 && widened_from(lengths, dtype);
 }
 
 /// `x` where it is a pair (rows, lengths): a tuple of an array and of integers that cannot be two sequences of the input. ArgumentError where it can be both.
@@ -244,10 +250,10 @@ std::optional<LoDTensor> pair_from(nb::handle x, const VarType& wanted) {
   const bool named = nb::hasattr(x, "rows") && nb::hasattr(x, "lengths");  // millrace.torch.Ragged
   if (!named && ((!nb::isinstance<Tensor>(rows) && !exports_memory(rows)) || is_number(rows) || !is_lengths(lengths, wanted.lod_depth)))
     return {};
-  const Tensor values = row_major(tensor_from(rows));
+  const Tensor values = row_major(tensor_from(rows, wanted.dtype));
   if (!named && wanted.lod_depth == 1) {
     if (values.rank() == 0 || (nb::len(lengths) == 0 && values.dim(0) > 0)) return {};  // the second sequence is empty
-    if (values.rank() == 1 && wanted.rank() <= 1 && (is_list(lengths) || tensor_from(lengths).dtype() == wanted.dtype))
+    if (values.rank() == 1 && wanted.rank() <= 1 && may_be_rows(lengths, wanted.dtype))
       throw ArgumentError(
           "expected a list of sequences, or mr.LoDTensor(rows, lengths), found a tuple of two arrays of numbers, which may be two "
           "sequences, "
@@ -373,7 +379,7 @@ LoDTensor ragged_from(nb::handle x, int levels, std::optional<DType> wanted, con
       integers = integers || said == DType::i64;
       continue;
     }
-    parts[i] = tensor_from(leaves[i]);
+    parts[i] = tensor_from(leaves[i], dtype);
     if (dtype && *dtype != parts[i]->dtype())
       throw DTypeError(
           fmt::format("ragged: expected sequences of {}, found {} in sequence {}", name_of(*dtype), name_of(parts[i]->dtype()), i));

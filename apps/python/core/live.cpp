@@ -289,7 +289,7 @@ void bind_model(nb::module_& m) {
       .def(
           "__init__",
           [](ModelObject* self, const SharedProgram& program, const nb::dict& live, std::size_t queued_in, std::size_t queued_out) {
-            new (self) ModelObject(make_model(program, live_arguments("live model", live), queued_in, queued_out));
+            new (self) ModelObject(make_model(program, live_arguments("live model", *program.program, live), queued_in, queued_out));
           },
           "program"_a, "live"_a, "queued_in"_a, "queued_out"_a)
       .def("open", &open_session, "loop"_a, "name"_a, "given"_a, "state"_a.none())

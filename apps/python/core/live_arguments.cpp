@@ -10,7 +10,18 @@
 
 namespace millrace::python {
 
-LiveArguments live_arguments(const char* who, const nb::dict& named) {
+namespace {
+
+/// Nothing where there is no such input: the lowering says so.
+std::optional<DType> dtype_of_input(const Program& program, const std::string& name) {
+  for (const Program::Port& input : program.inputs())
+    if (input.name == name) return program.var(input.var).type.dtype;
+  return {};
+}
+
+}  // namespace
+
+LiveArguments live_arguments(const char* who, const Program& program, const nb::dict& named) {
   LiveArguments made;
   const auto of = [who](const char* name) { return fmt::format("{}: {}", who, name); };
   made.threads = threads_from(argument<std::int64_t>(named["threads"], of("threads"), "an integer"), who);
@@ -22,8 +33,10 @@ LiveArguments live_arguments(const char* who, const nb::dict& named) {
   made.sessions = argument<std::size_t>(named["sessions"], of("sessions"), "an integer from 0 on");
   const auto states = argument<std::map<std::string, std::string>>(named["states"], of("states"), "names of outputs by names of inputs");
   made.states.assign(states.begin(), states.end());
-  for (const auto& [name, value] : nb::cast<nb::dict>(named["constants"]))
-    made.constants.emplace(argument<std::string>(name, of("constants"), "the name of an input"), copy_of(tensor_from(value)));
+  for (const auto& [key, value] : nb::cast<nb::dict>(named["constants"])) {
+    const auto name = argument<std::string>(key, of("constants"), "the name of an input");
+    made.constants.emplace(name, copy_of(tensor_from(value, dtype_of_input(program, name))));
+  }
   using Extents = std::map<std::string, std::vector<std::int64_t>>;
   for (const auto& [name, row] : argument<Extents>(named["rows"], of("rows"), "extents of a row by names of inputs"))
     made.rows.emplace(name, DDim(std::span<const std::int64_t>(row)));

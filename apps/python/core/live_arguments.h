@@ -30,8 +30,8 @@ struct LiveArguments {
   std::shared_ptr<const StateKey> state_key;
 };
 
-/// From the dict that millrace.live makes. ArgumentError begins with `who`.
-LiveArguments live_arguments(const char* who, const nb::dict& named);
+/// From the dict that millrace.live makes; constants take the dtypes of the inputs of `program`. ArgumentError begins with `who`.
+LiveArguments live_arguments(const char* who, const Program& program, const nb::dict& named);
 
 /// Names of the inputs or outputs of a step and of inner sequences, with the type of one row.
 nb::dict ports_of(const Recurrence& recurrence, bool inputs);

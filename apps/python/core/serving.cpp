@@ -345,7 +345,8 @@ std::shared_ptr<Serving> make_server(const nb::list& models, const std::string& 
   if (!(idle > 0)) throw ArgumentError(fmt::format("serve: expected more than 0 seconds of idleness, found {}", idle));
   if (!(resume >= 0)) throw ArgumentError(fmt::format("serve: expected 0 or more seconds to resume, found {}", resume));
   if (nb::len(models) == 0) throw ArgumentError("serve: expected a model, found none");
-  const LiveArguments live = live_arguments("serve", nb::cast<nb::dict>(models[0][2]));
+  const LiveArguments live =
+      live_arguments("serve", *nb::cast<const SharedProgram&>(models[0][1]).program, nb::cast<nb::dict>(models[0][2]));
   ServerArguments arguments;
   ServerOptions& options = arguments.options;
   options.address = address;
@@ -367,7 +368,7 @@ std::shared_ptr<Serving> make_server(const nb::list& models, const std::string& 
   const std::chrono::duration<double> budget(1.0 / static_cast<double>(nb::len(models)));
   for (nb::handle one : models) {
     const auto& program = nb::cast<const SharedProgram&>(one[1]);
-    const LiveArguments own = live_arguments("serve", nb::cast<nb::dict>(one[2]));
+    const LiveArguments own = live_arguments("serve", *program.program, nb::cast<nb::dict>(one[2]));
     const auto config = nb::cast<std::string>(one[3]);
     StreamConfig stream = config.empty() ? StreamConfig() : read_stream_config(config);
     ServedRoute& route = routes.emplace_back();

@@ -268,10 +268,10 @@ nb::object sequences_as_lists(const LoDTensor& x) {
 
 /// Lengths of one level: a list of integers, or an array of them.
 bool is_level(nb::handle x) {
-  return nb::isinstance<nb::list>(x) || nb::isinstance<nb::tuple>(x) || (exports_memory(x) && tensor_from(x).rank() == 1);
+  return nb::isinstance<nb::list>(x) || nb::isinstance<nb::tuple>(x) || (exports_memory(x) && tensor_from(x, DType::i64).rank() == 1);
 }
 LoD::Level level_from(nb::handle x) {
-  const Tensor lengths = tensor_from(x);
+  const Tensor lengths = is_list(x) ? tensor_from(x) : tensor_from(x, DType::i64);
   if (lengths.rank() != 1 || (is_floating(lengths.dtype()) && lengths.elements() > 0))
     throw LoDError(fmt::format("LoDTensor: expected integers as the lengths of a level, found {}", lengths.to_string()));
   return converted(lengths, DType::i64).to_vector<std::int64_t>();
