@@ -64,8 +64,8 @@ class PlainRows {
   bool held_ = false;
   bool valid_ = false;
 };
-/// A Tensor, exported memory (shared), numbers, or nested lists of them. Lists give `wanted`, or f32, i64 or bool by their contents.
-/// ShapeError for lists of different lengths.
+/// A Tensor, exported memory (shared, or widened to `wanted` as `widened_from` does), numbers, or nested lists of them. Lists give `wanted`, or f32, i64 or
+/// bool by their contents. ShapeError for lists of different lengths.
 Tensor tensor_from(nb::handle x, std::optional<DType> wanted = {});
 /// Sequences with `levels` levels from nested lists; below them are rows: a tensor, exported memory, or lists. `row` are the extents of a
 /// row, where no sequence has one. A PackedSequence of PyTorch gives its sequences in its caller's order.
