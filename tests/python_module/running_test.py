@@ -120,8 +120,9 @@ def test_integers_without_a_dtype_are_widened_in_lists_in_sequences_and_as_lengt
     for fed in ([np.zeros(1, "u4")], (np.zeros(1, "u4"), [1])):
         with pytest.raises(mr.DTypeError):
             compiled(x=fed, y=[y], z=[])
-    with pytest.raises(mr.DTypeError):
-        mr.ragged([one])
+    for mixed in ([one], [np.zeros(1, "i4"), one], [one, np.zeros(1, "i4")]):
+        with pytest.raises(mr.DTypeError):
+            mr.ragged(mixed)
     assert mr.ragged([one], dtype=mr.i64).rows.tolist() == one.tolist()
 
 

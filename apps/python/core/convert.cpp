@@ -379,7 +379,7 @@ LoDTensor ragged_from(nb::handle x, int levels, std::optional<DType> wanted, con
       integers = integers || said == DType::i64;
       continue;
     }
-    parts[i] = tensor_from(leaves[i], dtype);
+    parts[i] = tensor_from(leaves[i], wanted);
     if (dtype && *dtype != parts[i]->dtype())
       throw DTypeError(
           fmt::format("ragged: expected sequences of {}, found {} in sequence {}", name_of(*dtype), name_of(parts[i]->dtype()), i));
