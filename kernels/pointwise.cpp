@@ -16,7 +16,9 @@ namespace millrace {
 namespace {
 
 /// Units of a group that fill a vector.
-constexpr std::int64_t least_units = 16;
+constexpr std::int64_t vector = 16;
+/// Vectors of places are full from so many on.
+constexpr std::int64_t many = 64;
 
 /// relu as the first of the steps, unless one of them reads the result behind it. False there.
 bool take_relu(ConvSteps& steps) {
@@ -27,6 +29,11 @@ bool take_relu(ConvSteps& steps) {
 
 }  // namespace
 
+bool few_places(std::int64_t units, std::int64_t images, std::int64_t places) {
+  const std::int64_t lanes = (units + vector - 1) / vector * vector;
+  return places < many && images < many && images * places < many && images * places * lanes < many * units;
+}
+
 std::optional<PointwiseWeights> pack_pointwise(const ConvDesc& desc, const Tensor& weights, StreamRef stream) {
   const bool one_tap = weights.rank() == static_cast<int>(desc.axes.size()) + 2 && weights.rank() > 2 && desc.groups > 0 &&
                        weights.elements() > 0 && weights.elements() == weights.dim(0) * weights.dim(1);
@@ -34,7 +41,7 @@ std::optional<PointwiseWeights> pack_pointwise(const ConvDesc& desc, const Tenso
   const bool plain = std::all_of(desc.axes.begin(), desc.axes.end(), [](const ConvDesc::Axis& axis) {
     return axis.stride == 1 && axis.dilation >= 1 && axis.before == 0 && axis.after == 0;
   });
-  if (!one_tap || !floats || !plain || weights.dim(0) % desc.groups != 0 || weights.dim(0) / desc.groups < least_units) return std::nullopt;
+  if (!one_tap || !floats || !plain || weights.dim(0) % desc.groups != 0 || weights.dim(0) / desc.groups < vector) return std::nullopt;
   const Tensor given = weights.is_contiguous() ? weights : weights.copy_to(CpuPlace{});
   Conv1dDesc form;
   form.in_channels = checked_mul(weights.dim(1), desc.groups);
@@ -48,10 +55,11 @@ std::optional<PointwiseWeights> pack_pointwise(const ConvDesc& desc, const Tenso
 Tensor conv(const ConvDesc& desc, const Tensor& x, const PointwiseWeights& weights, const Tensor* bias, StreamRef stream,
             const ConvSteps& steps) {
   const DDim dims = internal::conv_dims(desc, x, weights.weights, bias, stream);
-  std::optional<ConvSteps> fits = internal::fitted_steps(steps, x.dtype(), dims, stream);
-  if (!fits || (desc.relu && !take_relu(*fits))) return take_steps(steps, conv(desc, x, weights, bias, stream), stream);
   std::int64_t places = 1;
   for (int axis = 2; axis < dims.rank(); ++axis) places = checked_mul(places, dims[axis]);
+  if (!few_places(dims[1] / desc.groups, dims[0], places)) return conv(desc, x, weights.weights, bias, stream, nullptr, steps);
+  std::optional<ConvSteps> fits = internal::fitted_steps(steps, x.dtype(), dims, stream);
+  if (!fits || (desc.relu && !take_relu(*fits))) return take_steps(steps, conv(desc, x, weights, bias, stream), stream);
   for (std::optional<Tensor>& operand : fits->operands)
     if (operand && operand->dims() == dims) operand = operand->reshape(DDim{dims[0], dims[1], places});
   const Tensor own = (x.is_contiguous() ? x : internal::row_major("conv", x, stream)).reshape(DDim{x.dim(0), x.dim(1), places});
@@ -65,8 +73,8 @@ Tensor conv(const ConvDesc& desc, const Tensor& x, const PointwiseWeights& weigh
     if (fits->operands[i]) reads[i + 3] = &*fits->operands[i];
   launch(
       reads, TensorRefs<1>{&out},
-      [=, plan = weights.plan, held = std::move(*fits)](ThreadTeam& team) {
-        cpu::conv1d(plan, own, packed, has_bias ? &addend : nullptr, held, out, team);
+      [=, plan = weights.plan, held = std::move(*fits)](KernelContext& context) {
+        cpu::conv1d(plan, own, packed, has_bias ? &addend : nullptr, held, out, context);
       },
       stream);
   return out.reshape(dims);

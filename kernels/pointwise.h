@@ -17,13 +17,14 @@ struct PointwiseWeights {
   Tensor weights;  ///< as they were given
 };
 
-/// From so many places of an image on vectors of places are faster.
-inline constexpr std::int64_t pointwise_places = 64;
+/// Whether packed weights are faster for so many images of so many places, by `units` of a group: the places of all images are fewer than 64, and fewer by
+/// as much as the units leave lanes empty.
+bool few_places(std::int64_t units, std::int64_t images, std::int64_t places);
 
 /// The packed weights; f32 or f64 on host memory. None where the kernel has more taps than one, a stride or padding, or a group has few units.
 std::optional<PointwiseWeights> pack_pointwise(const ConvDesc& desc, const Tensor& weights, StreamRef stream);
 
-/// conv.h by such weights, with its bits and errors.
+/// conv.h by such weights where places are few, else by those given: its bits and errors either way.
 Tensor conv(const ConvDesc& desc, const Tensor& x, const PointwiseWeights& weights, const Tensor* bias, StreamRef stream,
             const ConvSteps& steps = {});
 

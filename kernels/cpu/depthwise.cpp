@@ -22,7 +22,7 @@ constexpr std::int64_t thread_work = 1 << 18;
 /// reads one whole store.
 constexpr std::int64_t near_bytes = 16 << 10;
 
-/// The most places of a small plane: a vector of each stays in the second cache.
+/// The most places of a small plane, its padding included, and of its results: a vector of each stays in the second cache.
 constexpr std::int64_t small_places = 1024;
 
 /// Each plane is copied between its padding to memory of the thread, which stays in the first caches, with its columns apart by their phase of the stride:
@@ -49,10 +49,11 @@ class Planes {
     out_columns_ = out.dim(-1);
     units_ = weights.dim(0) / desc.groups;
     out_ = static_cast<T*>(out.raw_mutable());
-    width_ = (along_.before + columns_ + along_.after + along_.stride - 1) / along_.stride;
+    padded_ = along_.before + columns_ + along_.after;
+    width_ = (padded_ - 1) / along_.stride + 1;
     height_ = down_.before + rows_ + down_.after;
-    small_ = units_ == 1 && step_ == 1 && (flat || row_step_ == columns_) && out_columns_ < gemm_kernels().lanes<T>() &&
-             rows_ * columns_ <= small_places;
+    small_ = units_ == 1 && step_ == 1 && (flat || row_step_ == columns_) && padded_ <= small_places / height_ &&
+             out_columns_ <= small_places / out_rows_ && channels_fill_more();
     // Zero times a weight that is not finite is NaN.
     const bool finite = all_finite(weights_, weights.elements());
     first_seen_ = finite ? down_.before : 0;
@@ -71,10 +72,16 @@ class Planes {
   }
 
  private:
+  /// Whether the channels take fewer vectors than the rows of their planes, one of each row: a quarter fewer, for the turns there and back.
+  bool channels_fill_more() const {
+    const std::int64_t lanes = gemm_kernels().lanes<T>(), vectors = (desc_.groups + lanes - 1) / lanes;
+    return 4 * vectors * out_columns_ < 3 * desc_.groups;
+  }
+
   /// Small planes, channels in the lanes: rows would leave vectors empty. All is turned there and back.
   void run_lanes(std::int64_t begin, std::int64_t end, const KernelContext& context) const {
     const std::int64_t lanes = gemm_kernels().lanes<T>(), groups = desc_.groups, taps = taps1_ * taps2_, here = rows_ * columns_;
-    const std::int64_t places = out_rows_ * out_columns_, width = along_.before + columns_ + along_.after;
+    const std::int64_t places = out_rows_ * out_columns_, width = padded_;
     const bool padded = width != columns_ || height_ != rows_;
     const Tensor room(x_.dtype(), DDim{(taps + 1 + here + places + (padded ? height_ * width : 0)) * lanes}, context.workspace());
     T* const weights = static_cast<T*>(room.raw_mutable());
@@ -159,7 +166,7 @@ class Planes {
   T* out_;
   ConvDesc::Axis down_, along_;
   std::int64_t step_, row_step_;
-  std::int64_t rows_, columns_, taps1_, taps2_, out_rows_, out_columns_, units_, width_, height_, first_seen_, last_seen_;
+  std::int64_t rows_, columns_, taps1_, taps2_, out_rows_, out_columns_, units_, padded_, width_, height_, first_seen_, last_seen_;
   bool small_ = false;
   std::vector<std::int64_t> offsets_;
 };

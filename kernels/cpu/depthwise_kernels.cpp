@@ -53,7 +53,7 @@ HWY_INLINE void FinishSums(D d, const DepthwiseCall<T>& call, const V (&sum)[Row
   if constexpr (i + 1 < Rows * Vectors) FinishSums<i + 1>(d, call, sum, to, some);
 }
 
-/// The same with all rows of the plane.
+/// The call with all rows of the plane.
 template <class Call>
 Call OfAllRows(Call call) {
   call.first = 0;
@@ -192,7 +192,7 @@ HWY_INLINE void RunPlane(const DepthwiseCall<T>& call) {
     });
 }
 
-/// The first `count` lanes. What is stored through a mask is read late: other rows and planes come between.
+/// The first `count` lanes. A store through a mask is read late: other rows and planes come between.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE void StoreFirst(D d, hn::Vec<D> value, T* to, std::size_t count) {
 #if HWY_TARGET == HWY_AVX3

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -184,6 +185,28 @@ TEST_CASE("a depthwise convolution of many small planes has the bits of products
       dtype == DType::f64 ? visit(double{}) : visit(float{});
     }
   });
+}
+
+TEST_CASE(
+    "a depthwise convolution of a small image between wide pads has the bits of products, and planes of more elements than an integer "
+    "counts are an error") {
+  CpuDevice one(1);
+  Random random(7);
+  for (const std::int64_t far : {200, 30000}) {
+    const ConvDesc along{{{1, far, 2 * far, 0}}, 20}, down{{{far, 1, far, 0}, {1, 1, 0, 1}}, 20},
+        across{{{1, 1, 1, 1}, {far, 1, far, 0}}, 20};
+    const Tensor row = random_tensor(random, DType::f32, DDim{1, 20, 5}), plane = random_tensor(random, DType::f32, DDim{1, 20, 3, 4});
+    const Tensor taps = random_tensor(random, DType::f32, DDim{20, 1, 3}), square = random_tensor(random, DType::f32, DDim{20, 1, 2, 2});
+    for (const auto& [desc, x, w] : {std::tuple(along, row, taps), std::tuple(down, plane, square), std::tuple(across, plane, square)}) {
+      const Tensor out = conv(desc, x, w, nullptr, one.stream(0));
+      CHECK(same_bits(out, by_products<float>(desc, x, w, nullptr, out.dims(), one.stream(0))));
+    }
+  }
+  for (const std::int64_t far : {std::int64_t{1} << 31, std::int64_t{1} << 62}) {
+    const ConvDesc wide{{{far, 1, far - 4, 0}, {far, 1, far - 4, 0}}, 2};
+    const Tensor x = random_tensor(random, DType::f32, DDim{1, 2, 4, 4}), w = random_tensor(random, DType::f32, DDim{2, 1, 1, 1});
+    CHECK_THROWS_AS(conv(wide, x, w, nullptr, one.stream(0)), OverflowError);
+  }
 }
 
 TEST_CASE("rows at the edges of a wide plane leave out the taps that see padding alone, and have the bits of all products") {

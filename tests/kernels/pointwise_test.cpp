@@ -68,6 +68,31 @@ TEST_CASE("weights of more taps, strides, padding and few units are not packed")
   CHECK_FALSE(packed({{{}}, 1}, DDim{16, 3, 1, 1}));
 }
 
+TEST_CASE("places are few if all images together have less than 64 of them, and fewer where units leave lanes empty") {
+  CHECK(few_places(64, 1, 63));
+  CHECK_FALSE(few_places(64, 1, 64));
+  CHECK(few_places(64, 3, 20));
+  CHECK_FALSE(few_places(64, 4, 20));
+  CHECK_FALSE(few_places(17, 1, 63));
+  CHECK(few_places(17, 1, 25));
+  CHECK(few_places(64, 7, 9));
+  CHECK_FALSE(few_places(64, 8, 9));
+  CHECK_FALSE(few_places(64, std::int64_t{1} << 62, 32));
+  CHECK(few_places(64, 0, 0));
+}
+
+TEST_CASE("many images have the bits of the given weights, by packed ones and by those") {
+  CpuDevice two(2);
+  Random random(4);
+  for (const std::int64_t units : {17, 48})
+    for (const std::int64_t places : {9, 20}) {
+      const ConvDesc desc{{{}}, 1};
+      const Tensor x = random_tensor(random, DType::f32, DDim{40, 30, places}), w = random_tensor(random, DType::f32, DDim{units, 30, 1});
+      const auto weights = pack_pointwise(desc, w, two.stream(0));
+      CHECK(same_bits(conv(desc, x, weights.value(), nullptr, two.stream(0)), conv(desc, x, w, nullptr, two.stream(0))));
+    }
+}
+
 TEST_CASE("an x of other channels than packed weights is an error that names both") {
   CpuDevice device(1);
   Random random(3);

@@ -15,6 +15,7 @@
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/packing.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
+#include <millrace/tensor/checked.h>
 
 namespace millrace::ops {
 namespace {
@@ -175,18 +176,18 @@ void infer_conv(InferContext& context) {
   context.result(VarType(context.tensor(0).dtype, shape));
 }
 
-/// Weights for few places, where the places are known.
+/// Weights for few places, where the places of an image are known.
 std::optional<PointwiseWeights> for_few_places(const PrepareContext& context, const ConvDesc& desc) {
   const Tensor* const weights = context.place().is_cpu() ? context.constant(1) : nullptr;
   const VarType& x = context.type(0);
-  if (weights == nullptr || !x.shape) return std::nullopt;
+  if (weights == nullptr || !x.shape || desc.groups < 1) return std::nullopt;
+  const std::int64_t images = (*x.shape)[0] == DDim::unknown ? 1 : (*x.shape)[0];
   std::int64_t places = 1;
   for (int axis = 2; axis < x.rank(); ++axis) {
-    if ((*x.shape)[axis] == DDim::unknown || (*x.shape)[axis] >= pointwise_places) return std::nullopt;
-    places *= (*x.shape)[axis];
-    if (places >= pointwise_places) return std::nullopt;
+    if ((*x.shape)[axis] == DDim::unknown) return std::nullopt;
+    places = checked_mul(places, (*x.shape)[axis]);
   }
-  return pack_pointwise(desc, *weights, PackingStream());
+  return few_places(weights->dim(0) / desc.groups, images, places) ? pack_pointwise(desc, *weights, PackingStream()) : std::nullopt;
 }
 
 OpKernel prepare_conv(const PrepareContext& context) {
