@@ -77,7 +77,13 @@ template <class U>
 void repeat_each(const U* from, U* to, std::int64_t repeats, std::int64_t begin, std::int64_t end) {
   for (; begin < end && begin % repeats != 0; ++begin) to[begin] = from[begin / repeats];
   const std::int64_t whole = (end - begin) / repeats;
-  transpose_rows(from + begin / repeats, 0, to + begin, repeats, whole, repeats);
+  if (sizeof(U) < 4 && repeats == 4) {  // a turn of narrow elements has no vectors, this loop does
+    const U* const first = from + begin / 4;
+    for (std::int64_t i = 0; i < whole; ++i)
+      for (int again = 0; again < 4; ++again) to[begin + i * 4 + again] = first[i];
+  } else {
+    transpose_rows(from + begin / repeats, 0, to + begin, repeats, whole, repeats);
+  }
   for (begin += whole * repeats; begin < end; ++begin) to[begin] = from[begin / repeats];
 }
 
