@@ -126,10 +126,11 @@ void run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor& x, c
   const Tensor result = internal::wide_room(out, stream.memory());
   launch(
       TensorRefs<3>{&weights.data, &x, bias}, TensorRefs<1>{&out},
-      [=, narrow_addend = narrow_addend, packed = weights.data](ThreadTeam& team) {
+      [=, narrow_addend = narrow_addend, packed = weights.data](KernelContext& context) {
+        ThreadTeam& team = context;
         cpu::widen(x, wide, team);
         if (has_bias) cpu::widen(narrow_addend, addend, team);
-        cpu::conv1d(plan, wide, packed, has_bias ? &addend : nullptr, {}, result, team);
+        cpu::conv1d(plan, wide, packed, has_bias ? &addend : nullptr, {}, result, context);
         cpu::narrow(result, out, team);
       },
       stream);

@@ -2,7 +2,6 @@
 #include <millrace/kernels/cpu/conv1d.h>
 
 #include <algorithm>
-#include <memory>
 
 #include <millrace/kernels/cpu/conv_steps.h>
 #include <millrace/kernels/cpu/spans.h>
@@ -11,10 +10,10 @@
 namespace millrace::cpu {
 namespace {
 
-/// Room on the stack for unfolded rows; one row that needs more goes to the heap.
+/// Room on the stack for unfolded rows; one row that needs more goes to the workspace.
 constexpr std::int64_t room_bytes = 48 * 1024;
 
-/// Room on the heap for results before they are turned.
+/// Room in the workspace for results before they are turned.
 constexpr std::int64_t turned_bytes = 64 * 1024;
 
 template <class T>
@@ -89,34 +88,35 @@ struct Unfold {
 
 template <class T>
 void run_group(const Conv1dPlan& plan, const Unfold<T>& unfold, std::int64_t group, const T* packed, const T* bias,
-               const ConvFinish<T>& finish, T* out, std::int64_t rows, ThreadTeam& team) {
+               const ConvFinish<T>& finish, T* out, std::int64_t rows, const KernelContext& context) {
   const Conv1dDesc& desc = plan.desc();
   const PackedLayout layout = conv1d_layout(plan);
   const std::int64_t out_length = unfold.out_length;
   constexpr std::int64_t room_elements = room_bytes / static_cast<std::int64_t>(sizeof(T));
   const std::int64_t chunk = std::clamp<std::int64_t>(room_elements / std::max<std::int64_t>(1, layout.k), 1, max_rows);
-  each_span(team, rows, chunk, layout.panels(), layout.panel_stride(),
+  each_span(context.team(), rows, chunk, layout.panels(), layout.panel_stride(),
             [&](std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t last) {
               alignas(64) T room[room_elements];
-              std::unique_ptr<T[]> large;
-              if (layout.k > room_elements) large = std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(layout.k));
               const T* a[max_rows];
               const bool turned = unfold.turned(row, count, group, room);
-              for (std::int64_t i = 0; i < count; ++i)
-                a[i] = turned ? room + i * layout.k : unfold(row + i, group, large ? large.get() : room + i * layout.k);
               // Units lie far apart in the result: they are computed side by side, and turned.
               const std::int64_t beside =
                   std::max<std::int64_t>(2, turned_bytes / static_cast<std::int64_t>(sizeof(T)) / (count * layout.width()));
               const std::int64_t most = std::min(last - first, beside) * layout.width();
-              std::unique_ptr<T[]> results;
-              if (out_length > 1) results = std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(count * most));
+              const std::int64_t large = layout.k > room_elements ? layout.k : 0, apart = out_length > 1 ? count * most : 0;
+              Tensor more;
+              if (apart + large > 0) more = Tensor(dtype_of<T>, DDim{apart + large}, context.workspace());
+              T* const results = apart > 0 ? static_cast<T*>(more.raw_mutable()) : nullptr;
+              T* const row_room = large > 0 ? static_cast<T*>(more.raw_mutable()) + apart : room;
+              for (std::int64_t i = 0; i < count; ++i)
+                a[i] = turned ? room + i * layout.k : unfold(row + i, group, row_room + i * layout.k);
               T* to[max_rows];
               for (; first < last; first += beside) {
                 const std::int64_t unit = group * layout.columns + first * layout.width();
                 const auto place_of = [&](std::int64_t at) {
                   return out + (at / out_length * desc.out_channels + unit) * out_length + at % out_length;
                 };
-                for (std::int64_t i = 0; i < count; ++i) to[i] = results ? results.get() + i * most : place_of(row + i);
+                for (std::int64_t i = 0; i < count; ++i) to[i] = results != nullptr ? results + i * most : place_of(row + i);
                 MatrixCall<T> call;
                 call.a = a;
                 call.out = to;
@@ -131,7 +131,8 @@ void run_group(const Conv1dPlan& plan, const Unfold<T>& unfold, std::int64_t gro
                 const std::int64_t units = std::min(call.columns, call.last_panel * layout.width());
                 for (std::int64_t i = 0; i < count;) {  // the rows of one sequence
                   const std::int64_t some = std::min(count - i, out_length - (row + i) % out_length);
-                  if (results) transpose_rows(bits_of(results.get() + i * most), most, bits_of(place_of(row + i)), out_length, units, some);
+                  if (results != nullptr)
+                    transpose_rows(bits_of(results + i * most), most, bits_of(place_of(row + i)), out_length, units, some);
                   finish.run(place_of(row + i), unit, units, out_length, some);
                   i += some;
                 }
@@ -141,7 +142,7 @@ void run_group(const Conv1dPlan& plan, const Unfold<T>& unfold, std::int64_t gro
 
 template <class T>
 void run_type(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const ConvSteps& steps, const Tensor& out,
-              ThreadTeam& team) {
+              const KernelContext& context) {
   const Conv1dDesc& desc = plan.desc();
   const PackedLayout layout = conv1d_layout(plan);
   const Unfold<T> unfold{desc,       static_cast<const T*>(x.raw()), x.strides()[0], x.strides()[1], x.strides()[2], x.dim(2),
@@ -149,7 +150,7 @@ void run_type(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, con
   const ConvFinish<T> finish(steps, out);
   for (std::int64_t group = 0; group < desc.groups; ++group)
     run_group(plan, unfold, group, static_cast<const T*>(packed.raw()), bias == nullptr ? nullptr : static_cast<const T*>(bias->raw()),
-              finish, static_cast<T*>(out.raw_mutable()), out.dim(0) * out.dim(2), team);
+              finish, static_cast<T*>(out.raw_mutable()), out.dim(0) * out.dim(2), context);
 }
 
 }  // namespace
@@ -161,10 +162,10 @@ PackedLayout conv1d_layout(const Conv1dPlan& plan) {
 }
 
 void conv1d(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const ConvSteps& steps, const Tensor& out,
-            ThreadTeam& team) {
+            const KernelContext& context) {
   if (out.elements() == 0) return;
-  if (x.dtype() == DType::f64) return run_type<double>(plan, x, packed, bias, steps, out, team);
-  run_type<float>(plan, x, packed, bias, steps, out, team);
+  if (x.dtype() == DType::f64) return run_type<double>(plan, x, packed, bias, steps, out, context);
+  run_type<float>(plan, x, packed, bias, steps, out, context);
 }
 
 }  // namespace millrace::cpu
