@@ -22,8 +22,9 @@ nb::dict ports(const Program& program, const std::vector<Program::Port>& of) {
 }
 
 std::map<std::string, Tensor> parameters(const SharedProgram& self) {
+  const Program& program = *self.program;
   std::map<std::string, Tensor> made;
-  for (const auto& [var, value] : self.program->parameters()) made.emplace(self.program->var(var).name, value);
+  for (const auto& [var, value] : program.parameters()) made.emplace(program.var(var).name, value);
   return made;
 }
 

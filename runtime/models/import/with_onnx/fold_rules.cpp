@@ -74,8 +74,17 @@ VarId enlarged(Importer& to, const Node& node, VarId image, const std::vector<Ex
   return to.emit1("reshape_to", {made, size}, {{"allowzero", true}});
 }
 
-/// The elements that a MaxPool took, at the places that it gave, which count through the whole of its input; the rest is 0. A larger output_shape adds zeros
-/// behind.
+/// N, C, and the extents of input 2 behind them. Another N or C is refused where the result takes its extents.
+VarId image_of(Importer& to, const Node& node, const std::vector<Extent>& extents) {
+  const VarId size = list_input(to, node, 2);
+  const Ints rank{static_cast<std::int64_t>(extents.size())};
+  const VarId behind = to.emit1("slice", {size}, {{"starts", Ints{2}}, {"ends", rank}, {"axes", Ints{0}}, {"steps", Ints{1}}});
+  return joined(to, {one_of_list(to, extents[0]), one_of_list(to, extents[1]), behind});
+}
+
+/// The elements that a MaxPool took, at the places that it gave, which count through the whole of its input; the rest is 0. Places that the graph makes count
+/// through output_shape, the image that a MaxPool of the graph had, as ONNX Runtime and PyTorch have it; those that are fed or known count through the image
+/// that the windows say, and a larger output_shape adds zeros behind, as the node tests have it.
 void max_unpool(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   const int rank = to.rank(x);
@@ -87,14 +96,21 @@ void max_unpool(Importer& to, const Node& node, const char*) {
     const Extent steps = times(to, extent_at(to, x, static_cast<int>(i) + 2), {window.stride, no_var});
     extents.push_back(unpooled(to, steps, window));
   }
+  const Formula f(to, to.type(x).dtype);
+  const VarId places = f.reshaped(places_beside(to, node, x), {-1});
+  const auto scattered = [&](VarId count) {
+    const VarId zeros = to.emit1("expand", {f.number(0), count});
+    return to.emit1("scatter_elements", {zeros, places, f.reshaped(x, {-1})},
+                    {{"axis", std::int64_t{0}}, {"reduction", std::string("none")}});
+  };
+  if (node.has(2) && to.maker(to.in(node, 1)) != nullptr && to.maker(to.in(node, 1))->type != "constant") {
+    const VarId image = image_of(to, node, extents);
+    const VarId count = to.emit1("reduce", {image}, {{"kind", std::string("prod")}, {"axes", Ints{0}}, {"keepdims", true}});
+    return to.give(node, "reshape_to", {scattered(count), list_input(to, node, 2)}, {{"allowzero", true}});
+  }
   Extent count{1, no_var};
   for (const Extent& extent : extents) count = times(to, count, extent);
-  const Formula f(to, to.type(x).dtype);
-  const VarId zeros = to.emit1("expand", {f.number(0), one_of_list(to, count)});
-  const VarId places = f.reshaped(places_beside(to, node, x), {-1});
-  const VarId made =
-      to.emit1("scatter_elements", {zeros, places, f.reshaped(x, {-1})}, {{"axis", std::int64_t{0}}, {"reduction", std::string("none")}});
-  const VarId image = reshaped(to, made, extents);
+  const VarId image = reshaped(to, scattered(one_of_list(to, count)), extents);
   to.give(node, "identity", {node.has(2) ? enlarged(to, node, image, extents) : image});
 }
 

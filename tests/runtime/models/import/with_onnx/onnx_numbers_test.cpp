@@ -394,6 +394,37 @@ TEST_CASE("Col2Im refuses another number of places than windows, and blocks that
   CHECK_THROWS_WITH_AS(run({1, 4, 1}, false, 0, 4), doctest::Contains("expected extents of the image from 1 on, found 0"), ProgramError);
 }
 
+TEST_CASE("MaxUnpool of the places of a MaxPool in the graph puts maxima back where that found them, in the image of output_shape") {
+  for (const bool known : {true, false}) {
+    INFO("known ", known);
+    GraphBuilder graph;
+    graph.input("x", {1, 2, 5, 5}).output("y");
+    if (known)
+      graph.initializer("size", list({1, 2, 5, 5}));
+    else
+      graph.node("Shape", {"x"}, {"size"});
+    graph.node("MaxPool", {"x"}, {"most", "places"}).set("kernel_shape", Ints{2, 2}).set("strides", Ints{2, 2});
+    graph.node("MaxUnpool", {"most", "places", "size"}, {"y"}).set("kernel_shape", Ints{2, 2}).set("strides", Ints{2, 2});
+    std::vector<float> x(50), expected(50, 0.0f);
+    for (std::size_t i = 0; i < 50; ++i) x[i] = static_cast<float>((7 * i + 3) % 53 + 1);
+    for (std::size_t plane = 0; plane < 50; plane += 25)
+      for (std::size_t row = 0; row < 4; row += 2)
+        for (std::size_t column = 0; column < 4; column += 2) {
+          std::size_t at = plane + row * 5 + column;
+          for (const std::size_t other : {at + 1, at + 5, at + 6}) at = x[other] > x[at] ? other : at;
+          expected[at] = x[at];
+        }
+    const Tensor found = testing::on_cpu(parse(graph), {{"x", Tensor::from<float>(x, {1, 2, 5, 5})}})["y"].tensor().copy_to(CpuPlace{});
+    CHECK(found.dims() == DDim{1, 2, 5, 5});
+    CHECK(found.to_vector<float>() == expected);
+  }
+  GraphBuilder other;
+  other.input("x", {1, 2, 5, 5}).output("y").initializer("size", list({2, 2, 5, 5}));
+  other.node("MaxPool", {"x"}, {"most", "places"}).set("kernel_shape", Ints{2, 2}).set("strides", Ints{2, 2});
+  other.node("MaxUnpool", {"most", "places", "size"}, {"y"}).set("kernel_shape", Ints{2, 2}).set("strides", Ints{2, 2});
+  CHECK_THROWS_AS(testing::on_cpu(parse(other), {{"x", Tensor::from<float>(std::vector<float>(50), {1, 2, 5, 5})}}), Error);
+}
+
 TEST_CASE("MaxUnpool refuses places of other extents, an output of another batch or channels, and a smaller one") {
   // `open`: what only the run knows.
   const auto run = [](const Ints& places, const Ints& size, bool open, bool open_size) {
