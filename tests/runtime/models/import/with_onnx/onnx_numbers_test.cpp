@@ -426,7 +426,7 @@ TEST_CASE("MaxUnpool of the places of a MaxPool in the graph puts maxima back wh
 }
 
 TEST_CASE("MaxUnpool refuses places of other extents, an output of another batch or channels, and a smaller one") {
-  // `open`: what only the run knows.
+  // `open`: extents that only the run knows.
   const auto run = [](const Ints& places, const Ints& size, bool open, bool open_size) {
     GraphBuilder graph;
     const Ints four{-1, -1, -1, -1};
