@@ -22,9 +22,9 @@ void run(const NormGradientCall& call, std::int64_t n, ThreadTeam& team) {
       const auto count = static_cast<int>(std::min<std::int64_t>(norm_rows, end - first));
       for (int i = 0; i < count; ++i) {
         const std::int64_t at = (first + i) * n;
-        some[i] = {x + at, g + at, scale, static_cast<T>(call.epsilon), dx + at, rows + at};
+        some[i] = {x + at, g + at, scale, dx + at, rows + at};
       }
-      layer_norm_gradient_rows(some, count, n);
+      layer_norm_gradient_rows(some, count, n, static_cast<T>(call.epsilon));
     }
   });
 }

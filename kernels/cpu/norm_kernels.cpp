@@ -59,7 +59,7 @@ struct Moments {
 
 /// Of each row the mean, and 1 / √(variance + epsilon).
 template <int Rows, class T>
-HWY_INLINE void FindMoments(const T* const* x, std::int64_t n, const T* epsilon, Moments<T>* moments) {
+HWY_INLINE void FindMoments(const T* const* x, std::int64_t n, T epsilon, Moments<T>* moments) {
   const T elements = static_cast<T>(n);
   T sums[Rows], squares[Rows];
   ChainedSums<Rows>(x, n, [](auto, int, auto value) HWY_ATTR { return value; }, sums);
@@ -69,7 +69,7 @@ HWY_INLINE void FindMoments(const T* const* x, std::int64_t n, const T* epsilon,
     return hn::Mul(from, from);
   };
   ChainedSums<Rows>(x, n, square, squares);
-  for (int row = 0; row < Rows; ++row) moments[row].factor = T{1} / std::sqrt(squares[row] / elements + epsilon[row]);
+  for (int row = 0; row < Rows; ++row) moments[row].factor = T{1} / std::sqrt(squares[row] / elements + epsilon);
 }
 
 /// to = (from − mean)·factor·scale (+ bias).
@@ -93,9 +93,7 @@ template <class T>
 void RunLayerNorm(const T* const* from, T* const* to, int count, std::int64_t n, const T* scale, const T* bias, T epsilon) {
   EachTogether<TogetherOf<T>()>(count, [&](int first, auto rows) HWY_ATTR {
     Moments<T> moments[rows];
-    T added[rows];
-    std::fill(added, added + rows, epsilon);
-    FindMoments<rows>(from + first, n, added, moments);
+    FindMoments<rows>(from + first, n, epsilon, moments);
     for (int row = 0; row < rows; ++row) ScaleRow(from[first + row], to[first + row], n, moments[row], scale, bias);
   });
 }
@@ -173,24 +171,24 @@ HWY_INLINE void GradientRow(const NormGradientRow<T>& row, std::int64_t n, const
 }
 
 template <class T>
-void RunNormGradient(const NormGradientRow<T>* all, int count, std::int64_t n) {
+void RunNormGradient(const NormGradientRow<T>* all, int count, std::int64_t n, T epsilon) {
   EachTogether<TogetherOf<T>()>(count, [&](int first, auto rows) HWY_ATTR {
     Moments<T> moments[rows];
     Slopes<T> sums[rows];
     const T* x[rows];
-    T epsilon[rows];
-    for (int row = 0; row < rows; ++row) {
-      x[row] = all[first + row].x;
-      epsilon[row] = all[first + row].epsilon;
-    }
+    for (int row = 0; row < rows; ++row) x[row] = all[first + row].x;
     FindMoments<rows>(x, n, epsilon, moments);
     SumSlopes<rows>(all + first, n, moments, sums);
     for (int row = 0; row < rows; ++row) GradientRow(all[first + row], n, moments[row], sums[row]);
   });
 }
 
-void RunNormGradientF32(const NormGradientRow<float>* rows, int count, std::int64_t n) { RunNormGradient(rows, count, n); }
-void RunNormGradientF64(const NormGradientRow<double>* rows, int count, std::int64_t n) { RunNormGradient(rows, count, n); }
+void RunNormGradientF32(const NormGradientRow<float>* rows, int count, std::int64_t n, float epsilon) {
+  RunNormGradient(rows, count, n, epsilon);
+}
+void RunNormGradientF64(const NormGradientRow<double>* rows, int count, std::int64_t n, double epsilon) {
+  RunNormGradient(rows, count, n, epsilon);
+}
 void RunLayerNormF32(const float* const* from, float* const* to, int count, std::int64_t n, const float* scale, const float* bias,
                      float epsilon) {
   RunLayerNorm(from, to, count, n, scale, bias, epsilon);
@@ -219,11 +217,11 @@ void layer_norm_rows(const double* const* from, double* const* to, int count, st
                      double epsilon) {
   HWY_DYNAMIC_DISPATCH(RunLayerNormF64)(from, to, count, n, scale, bias, epsilon);
 }
-void layer_norm_gradient_rows(const NormGradientRow<float>* rows, int count, std::int64_t n) {
-  HWY_DYNAMIC_DISPATCH(RunNormGradientF32)(rows, count, n);
+void layer_norm_gradient_rows(const NormGradientRow<float>* rows, int count, std::int64_t n, float epsilon) {
+  HWY_DYNAMIC_DISPATCH(RunNormGradientF32)(rows, count, n, epsilon);
 }
-void layer_norm_gradient_rows(const NormGradientRow<double>* rows, int count, std::int64_t n) {
-  HWY_DYNAMIC_DISPATCH(RunNormGradientF64)(rows, count, n);
+void layer_norm_gradient_rows(const NormGradientRow<double>* rows, int count, std::int64_t n, double epsilon) {
+  HWY_DYNAMIC_DISPATCH(RunNormGradientF64)(rows, count, n, epsilon);
 }
 
 }  // namespace millrace::cpu

@@ -22,10 +22,9 @@ void layer_norm_rows(const double* const* from, double* const* to, int count, st
 template <class T>
 struct NormGradientRow {
   const T *x, *g, *scale;
-  T epsilon;
   T *dx, *rows;
 };
-void layer_norm_gradient_rows(const NormGradientRow<float>* rows, int count, std::int64_t n);
-void layer_norm_gradient_rows(const NormGradientRow<double>* rows, int count, std::int64_t n);
+void layer_norm_gradient_rows(const NormGradientRow<float>* rows, int count, std::int64_t n, float epsilon);
+void layer_norm_gradient_rows(const NormGradientRow<double>* rows, int count, std::int64_t n, double epsilon);
 
 }  // namespace millrace::cpu

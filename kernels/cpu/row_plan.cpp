@@ -345,14 +345,13 @@ class Machine {
     int count = 0;
     for (std::int64_t row = first; row < first + rows; ++row) {
       for (std::int64_t o = 0; o < op.outer; ++o) {
-        some[count] = {part(op.in[0], row, o),     part(op.in[2], row, o), scale,
-                       static_cast<T>(op.epsilon), part(op.out, row, o),   part(op.out2, row, o)};
+        some[count] = {part(op.in[0], row, o), part(op.in[2], row, o), scale, part(op.out, row, o), part(op.out2, row, o)};
         if (++count < norm_rows) continue;
-        layer_norm_gradient_rows(some, count, op.inner);
+        layer_norm_gradient_rows(some, count, op.inner, static_cast<T>(op.epsilon));
         count = 0;
       }
     }
-    if (count > 0) layer_norm_gradient_rows(some, count, op.inner);
+    if (count > 0) layer_norm_gradient_rows(some, count, op.inner, static_cast<T>(op.epsilon));
   }
 
   // ---- Products and cells ----

@@ -556,7 +556,7 @@ void bind_running(nb::module_& m) {
   cls.def(
       "run", [](SharedProgram& self, nb::handle feeds, nb::kwargs named) { return run_ready(self, feeds, named); }, "feeds"_a = nb::none(),
       "named"_a, nb::sig("def run(self, " MILLRACE_PYTHON_FEEDS " -> Result"),
-      "Compiles the program, unless it has not changed since the last run, and runs it.");
+      "Runs the program, which is compiled first where it is new or has changed since the last run.");
   cls.def(
       "run_async", [](SharedProgram& self, nb::handle feeds, nb::kwargs named) { return run_later(ready(self), feeds, named); },
       "feeds"_a = nb::none(), "named"_a,
