@@ -80,7 +80,8 @@ std::size_t operands(const RowOp& op) {
     case Kind::layer_norm_gradient: return 3;
     case Kind::layer_norm: return op.in[2].reg >= 0 ? 3 : 2;
     case Kind::function:
-      return static_cast<std::size_t>(std::find_if(op.in, op.in + 3, [](const RowOperand& in) { return in.reg < 0; }) - op.in);
+      return static_cast<std::size_t>(std::find_if(op.in, op.in + RowOp::most_inputs, [](const RowOperand& in) { return in.reg < 0; }) -
+                                      op.in);
     default: return 1;
   }
 }
@@ -259,6 +260,9 @@ class Planner {
         const bool whole = !is_heavy(op) && !norm;
         check_operand(i, op.in[k], whole ? op.outer : 1, whole || norm ? op.inner : 1);
         if (!written[static_cast<std::size_t>(op.in[k].reg)]) refuse(i, "reads a register that nothing wrote");
+        const bool columns = op.kind == Kind::reduce && op.in[0].inner_step != 1;
+        if (columns && (op.in[0].outer_step != 1 || op.out.outer_step != 1 || op.reduction == Reduction::log_sum_exp))
+          refuse(i, "expected rows or columns side by side");
         if (is_elementwise(op) && op.in[k].inner_step != 0 && op.in[k].inner_step != 1) refuse(i, "expected elements side by side");
       }
       for (const RowOperand* out : {&op.out, &op.out2}) {

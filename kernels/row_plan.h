@@ -53,17 +53,18 @@ struct RowOp {
     matmul_int8,  ///< out[outer, n] = values in[0], four k to an element, with scales in[1], times `weights` (kernels/int8.h)
     matmul,       ///< out[outer, n] = in[0][outer, k] · matrix `weights`
     lstm_cell,    ///< out, out2 = cell `weights` of in[0] (rows of C, or, `projected`, of 4·H), h in[1] (`summed`: h·R), c in[2]
-    reduce,       ///< out[outer] = in[0][outer, inner] folded
+    reduce,       ///< out[outer] = in[0][outer, inner] folded; its rows or its columns lie side by side (a step of 1)
     softmax,      ///< of each of `outer` rows of `inner`
     log_softmax,
     layer_norm,           ///< of each of `outer` rows of `inner`, times in[1], plus in[2] where it is
     layer_norm_gradient,  ///< of the same: out = that of in[0], out2 = the rows whose sum is that of the scale in[1], given in[2]
     function  ///< out, and out2 where it is = function `weights` of those of `in` that are; each operand is a register's row from `begin` on
   };
+  static constexpr std::size_t most_inputs = 5;
   Kind kind = Kind::copy;
   RowOperand out;
   RowOperand out2;
-  RowOperand in[3];
+  RowOperand in[most_inputs];
   std::int64_t outer = 1;
   std::int64_t inner = 0;
   Unary unary = Unary::identity;

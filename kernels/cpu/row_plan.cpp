@@ -296,7 +296,35 @@ class Machine {
     if (count > 0) f(from, to, count);
   }
 
+  static T finished(const RowOp& op, T sum) {
+    switch (op.reduction) {
+      case Reduction::mean: return sum / static_cast<T>(op.inner);
+      case Reduction::l2: return std::sqrt(sum);
+      case Reduction::log_sum: return std::log(sum);
+      default: return sum;
+    }
+  }
+  static Term term_of(const RowOp& op) {
+    if (op.reduction == Reduction::l2 || op.reduction == Reduction::sum_square) return Term::square;
+    return op.reduction == Reduction::l1 ? Term::magnitude : Term::element;
+  }
+
+  /// Columns that stand side by side.
+  void reduce_columns(const RowOp& op, std::int64_t first, std::int64_t rows) const {
+    for (std::int64_t row = first; row < first + rows; ++row) {
+      const T* const from = at(op.in[0], row);
+      T* const to = at(op.out, row);
+      if (op.reduction == Reduction::max || op.reduction == Reduction::min) {
+        column_extremes(op.reduction == Reduction::max, from, op.inner, op.in[0].inner_step, op.outer, to);
+        continue;
+      }
+      column_sums(term_of(op), from, op.inner, op.in[0].inner_step, op.outer, to);
+      for (std::int64_t o = 0; o < op.outer; ++o) to[o] = finished(op, to[o]);
+    }
+  }
+
   void reduce(const RowOp& op, std::int64_t first, std::int64_t rows) const {
+    if (op.in[0].inner_step != 1) return reduce_columns(op, first, rows);
     each_few(op, first, rows, [&](const T* const* from, T* const* to, int count) {
       if (op.reduction == Reduction::max || op.reduction == Reduction::min) {
         T most[sum_rows];
@@ -308,14 +336,9 @@ class Machine {
         for (int r = 0; r < count; ++r) *to[r] = log_sum_exp_row(from[r], op.inner);
         return;
       }
-      const bool squares = op.reduction == Reduction::l2 || op.reduction == Reduction::sum_square;
       T sums[sum_rows];
-      ordered_sums(squares ? Term::square : op.reduction == Reduction::l1 ? Term::magnitude : Term::element, from, count, op.inner, sums);
-      for (int r = 0; r < count; ++r)
-        *to[r] = op.reduction == Reduction::mean      ? sums[r] / static_cast<T>(op.inner)
-                 : op.reduction == Reduction::l2      ? std::sqrt(sums[r])
-                 : op.reduction == Reduction::log_sum ? std::log(sums[r])
-                                                      : sums[r];
+      ordered_sums(term_of(op), from, count, op.inner, sums);
+      for (int r = 0; r < count; ++r) *to[r] = finished(op, sums[r]);
     });
   }
 
@@ -364,9 +387,9 @@ class Machine {
   }
 
   void function(const RowOp& op, std::int64_t rows) const {
-    RowView in[3];
+    RowView in[RowOp::most_inputs];
     std::size_t inputs = 0;
-    for (; inputs < 3 && op.in[inputs].reg >= 0; ++inputs) in[inputs] = {at(op.in[inputs], 0), stride(op.in[inputs])};
+    for (; inputs < RowOp::most_inputs && op.in[inputs].reg >= 0; ++inputs) in[inputs] = {at(op.in[inputs], 0), stride(op.in[inputs])};
     RowView out[2] = {{at(op.out, 0), stride(op.out)}, {}};
     if (op.out2.reg >= 0) out[1] = {at(op.out2, 0), stride(op.out2)};
     weights_.functions[op.weights]({in, inputs}, {out, op.out2.reg >= 0 ? 2U : 1U}, rows);

@@ -77,15 +77,15 @@ CellStep step(const Form& f, const Var& row, const Var& before) {
     return reshape(slice(row, 1, at - count, at), shape);
   };
   const std::int64_t h = f.heads, shared = f.queries / f.heads;
-  const Var q = next(f.queries * f.keys, {0, h, shared, 1, f.keys});
-  const Var k = next(h * f.keys, {0, h, 1, f.keys});
-  Var v = next(h * f.values, {0, h, f.values, 1});
-  Var state = reshape(before, {0, h, f.values, f.keys});
-  if (f.decays > 0) state = state * exp(next(f.decays, {0, h, 1, f.decays / h}));
-  if (f.rates > 0) v = next(f.rates, {0, f.rates, 1, 1}) * (v - sum(state * k, {3}, true));
+  const Var q = next(f.queries * f.keys, {0, h, shared, f.keys, 1});
+  const Var k = next(h * f.keys, {0, h, f.keys, 1});
+  Var v = next(h * f.values, {0, h, 1, f.values});
+  Var state = reshape(before, {0, h, f.keys, f.values});
+  if (f.decays > 0) state = state * exp(next(f.decays, {0, h, f.decays / h, 1}));
+  if (f.rates > 0) v = next(f.rates, {0, f.rates, 1, 1}) * (v - sum(state * k, {2}, true));
   state = state + v * k;
-  const Var read = sum(reshape(state, {0, h, 1, f.values, f.keys}) * q, {4}) * internal::number(f.scale, row.type().dtype);
-  return {reshape(read, {0, f.queries * f.values}), {reshape(state, {0, h * f.values * f.keys})}};
+  const Var read = sum(reshape(state, {0, h, 1, f.keys, f.values}) * q, {3}) * internal::number(f.scale, row.type().dtype);
+  return {reshape(read, {0, f.queries * f.values}), {reshape(state, {0, h * f.keys * f.values})}};
 }
 
 }  // namespace

@@ -36,8 +36,8 @@ struct LinearAttentionOptions {
   std::optional<double> scale = {};  ///< 1 / √D
 };
 
-/// `output`: [.., Q·E]. `last[0]`: the state behind the last step of each sequence, [N, H·E·D]: Sᵀ of each head, so that sums run along rows.
-/// `initial`, [N, H·E·D]: undefined is zeros. A loop like any other: it streams with S as its state, and has gradients.
+/// `output`: [.., Q·E]. `last[0]`: the state behind the last step of each sequence, [N, H·D·E]: S of each head, keys by values.
+/// `initial`, [N, H·D·E]: undefined is zeros. A loop like any other: it streams with S as its state, and has gradients.
 ///
 /// ProgramError: heads that do not fit the widths, a decay or a rate that the update has no use for, or lacks.
 Unrolled linear_attention(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options, const Var& initial = {});

@@ -44,7 +44,8 @@ class LoopReader {
         outer_(block),
         loop_(loop),
         body_(program.block(loop.attributes.get<BlockId>("sub_block").index)),
-        numbers_(program, block, loop) {
+        numbers_(program, block, loop),
+        behind_(program, block, loop, true) {
     form_.unbatched = unbatched;
     form_.step = Program(program.shared_registry());
     form_.step.set_title(program.title() + ", one iteration");
@@ -475,10 +476,23 @@ class LoopReader {
   /// ends the run, whoever reads the array.
   void drop_unread() {
     for (std::size_t i = form_.outputs.size(); i-- > 0;) {
-      if (is_read_elsewhere(form_.outputs[i].array) || !writes_free_slots(form_.outputs[i])) continue;
+      if (!writes_free_slots(form_.outputs[i])) continue;
+      if (is_read_elsewhere(form_.outputs[i].array, last_slot(form_.outputs[i]))) continue;
+      form_.outputs[i].last_alone = true;
+      if (is_read_elsewhere(form_.outputs[i].array, std::nullopt)) continue;
       form_.outputs.erase(form_.outputs.begin() + static_cast<std::ptrdiff_t>(i));
       output_vars_.erase(output_vars_.begin() + static_cast<std::ptrdiff_t>(i));
     }
+  }
+  /// The slot that the last iteration writes.
+  std::optional<LoopForm::Index> last_slot(const LoopForm::Output& output) const {
+    using lowering::sum;
+    const LoopForm::Index& first = output.index;
+    const LoopForm::Index& left = form_.stop.left;
+    if ((left.stride != 1 && left.stride != -1) || !may_count_by(first.stride)) return std::nullopt;
+    // The iterations are as many as `left` is from 0, so that the last slot is first + stride · (iterations − 1).
+    const auto end = sum(first, left, left.stride > 0 ? -first.stride : first.stride);
+    return end ? sum(*end, lowering::number_index(first.stride), -1) : std::nullopt;
   }
   /// Whether every iteration is known to write rows that fit the slot, which the array has and no op besides the loop writes.
   bool writes_free_slots(const LoopForm::Output& output) const {
@@ -486,7 +500,6 @@ class LoopReader {
     using lowering::sum;
     const auto size = numbers_.size_of(output.array);
     const LoopForm::Index& first = output.index;
-    const LoopForm::Index& left = form_.stop.left;
     // An order says how many rows a slot takes: those of an input's slot at the same place.
     if (const auto order = lowering::order_of(program_, output.array)) {
       const auto has_its_rows = [&](const LoopForm::StepInput& input) {
@@ -495,11 +508,8 @@ class LoopReader {
       };
       if (std::none_of(form_.inputs.begin(), form_.inputs.end(), has_its_rows)) return false;
     }
-    if (!size || (left.stride != 1 && left.stride != -1) || !may_count_by(first.stride)) return false;
-    // The iterations are as many as `left` is from 0, so that the last slot is first + stride · (iterations − 1).
-    const auto end = sum(first, left, left.stride > 0 ? -first.stride : first.stride);
-    const auto last = end ? sum(*end, number_index(first.stride), -1) : std::nullopt;
-    if (!last) return false;
+    const auto last = last_slot(output);
+    if (!size || !last) return false;
     const LoopForm::Index& low = first.stride > 0 ? first : *last;
     const LoopForm::Index& high = first.stride > 0 ? *last : first;
     if (!is_below(number_index(-1), low) || !is_below(high, *size)) return false;
@@ -518,10 +528,16 @@ class LoopReader {
     const auto difference = lowering::sum(b, a, -1);
     return difference && difference->roots.terms.empty() && difference->roots.number > 0;
   }
-  bool is_read_elsewhere(VarId array) const {
+  /// Whether anything but the loop reads the array, besides its slot `but` once the loop has ended.
+  bool is_read_elsewhere(VarId array, const std::optional<LoopForm::Index>& but) const {
+    const auto is_at = [&](const Op& op) {
+      const auto slot = op.type == "tensor_array_read" && but ? behind_.find(op.inputs[1]) : std::nullopt;
+      const auto apart = slot ? lowering::sum(*slot, *but, -1) : std::nullopt;
+      return apart && apart->roots.terms.empty() && apart->roots.number == 0;
+    };
     const auto reads = [&](const Op& op) {
       return op.type != "tensor_array_write" && op.type != "tensor_array_size" &&
-             std::find(op.inputs.begin(), op.inputs.end(), array) != op.inputs.end();
+             std::find(op.inputs.begin(), op.inputs.end(), array) != op.inputs.end() && !is_at(op);
     };
     for (const Block& block : program_.blocks()) {
       if (block.idx != body_.idx && std::any_of(block.ops.begin(), block.ops.end(), reads)) return true;
@@ -568,6 +584,7 @@ class LoopReader {
   const Op& loop_;
   const Block& body_;
   const lowering::OuterNumbers numbers_;
+  const lowering::OuterNumbers behind_;
   LoopForm form_;
   std::map<VarId, Symbol> symbols_;
   std::map<VarId, const Op*> written_;

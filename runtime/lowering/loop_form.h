@@ -50,6 +50,8 @@ struct LoopForm {
   struct Output {
     VarId array = no_var;
     Index index;
+    /// Of its slots, all but that of the last iteration are read by the iterations alone; what they carry need not be kept.
+    bool last_alone = false;
   };
   /// A value that an iteration takes from those before it.
   struct State {

@@ -224,6 +224,7 @@ class Splitter {
   Phases run() {
     find_levels();
     find_behind();
+    sink_stretched();
     sink_views();
     // The outputs of each part are known once the inputs of all parts are.
     for (int level = invariant; level <= behind; ++level) parts_[level] = gather(level);
@@ -272,6 +273,28 @@ class Splitter {
           if (step_.inputs()[i].var == input) return;
     for (const Op* op : rest)
       for (const VarId output : op->outputs) level_[output] = behind;
+  }
+
+  /// A product of vectors, such as k ⊗ v, that iterations alone read is computed there: handed over, it takes more memory than they do, and more time than
+  /// to compute it.
+  void sink_stretched() {
+    const std::vector<Op>& ops = step_.block(0).ops;
+    for (std::size_t i = ops.size(); i-- > 0;) {
+      if (traits(ops[i]).arithmetic == OpTraits::Arithmetic::none || level_.at(ops[i].outputs[0]) != ahead) continue;
+      if (first_reader(ops[i].outputs[0]) != iteration) continue;
+      std::int64_t given = 0;
+      for (const VarId input : ops[i].inputs) given = given < 0 || row(input) < 0 ? -1 : given + row(input);
+      if (given >= 0 && row(ops[i].outputs[0]) > given) level_[ops[i].outputs[0]] = iteration;
+    }
+  }
+  /// Elements of a row of a var; −1 where they are not known.
+  std::int64_t row(VarId var) const {
+    const VarType& type = step_.var(var).type;
+    if (!type.shape || type.rank() == 0 || (*type.shape)[0] != DDim::unknown) return -1;
+    std::int64_t elements = 1;
+    for (int axis = 1; axis < type.rank(); ++axis)
+      elements = (*type.shape)[axis] < 0 ? -1 : elements < 0 ? -1 : elements * (*type.shape)[axis];
+    return elements;
   }
 
   /// A view costs nothing in the part that reads it, and a copy where it is handed over.

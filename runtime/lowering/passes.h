@@ -31,6 +31,7 @@ struct Source {
   };
   From from = From::input;
   std::size_t place = 0;
+  bool operator==(const Source&) const = default;
 };
 
 /// A part of an iteration, with where each of its inputs comes from.

@@ -216,8 +216,22 @@ bool FusedRun::State::worth_sharing() const {
   return std::any_of(desc.ops.begin(), desc.ops.end(), [&](const RowOp& op) { return product_of(op, desc) >= row_split_work; });
 }
 
+/// The state that an output is, where of its slots the last one alone has a reader, and nothing else keeps all of them.
+std::optional<std::size_t> FusedRun::State::last_alone(std::size_t output) const {
+  const Source& from = loop->outputs_[output];
+  if (!loop->form().outputs[output].last_alone || !rows.empty() || leaves(output) || loop->rest_ || from.from != From::step ||
+      from.place >= loop->step_outputs_)
+    return std::nullopt;
+  for (std::size_t i = 0; i < operands.outputs.size(); ++i)
+    if (i != output && loop->outputs_[i] == from) return std::nullopt;
+  for (std::size_t i = 0; i < changing.size(); ++i)
+    if (loop->outputs_[operands.outputs.size() + i] == from) return changing[i];
+  return std::nullopt;
+}
+
 void FusedRun::State::make_outputs(StreamRef stream) {
   const std::size_t outputs = operands.outputs.size();
+  last_of.resize(outputs);
   next_of.resize(loop->form().states.size());
   for (std::size_t i = 0; i < next_of.size(); ++i) {
     if (!loop->form().states[i].changes) continue;
@@ -237,6 +251,10 @@ void FusedRun::State::make_outputs(StreamRef stream) {
     if (i >= outputs) {  // a next state
       if (target.whole < 0 && target.state < 0 && from.from == From::step && !is_behind)
         target.state = static_cast<std::int64_t>(changing[i - outputs]);
+      continue;
+    }
+    if (const auto state = last_alone(i)) {
+      last_of[i] = *state;
       continue;
     }
     if (target.whole < 0) {

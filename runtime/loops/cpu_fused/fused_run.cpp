@@ -405,6 +405,7 @@ std::vector<SlotValue> FusedRun::finish() {
   const auto iterations = static_cast<std::size_t>(state.done);
   const bool all = state.done == state.operands.iterations;
   for (std::size_t i = 0; i < state.operands.outputs.size(); ++i) {
+    if (state.last_of[i]) continue;
     const Tensor& whole = state.whole[static_cast<std::size_t>(state.target_of(i).whole)];
     const TensorArray& array = state.operands.outputs[i];
     if (state.leaves(i)) {
@@ -445,6 +446,11 @@ std::vector<SlotValue> FusedRun::finish() {
     }
     made.storage()->mark_written();
     if (form().unbatched) made = made.select(0, 0);
+    for (std::size_t output = 0; output < state.last_of.size(); ++output) {
+      if (state.last_of[output] != i) continue;
+      const auto [first, stride] = state.operands.written[output];
+      state.operands.outputs[output].write(first + stride * (state.done - 1), LoDTensor(made));
+    }
     last.push_back(last_state(form(), state.operands, i, state.done, LoDTensor(std::move(made))));
   }
   return last;

@@ -28,7 +28,9 @@ class RowKernel {
   static constexpr std::int64_t most_given = std::int64_t{1} << 20;
   /// `coupled`: ops that look along the rows are taken too; a kernel that has one sees all rows of an iteration in one block.
   /// `numbers`: the dtype of the plan, f32 or f64; by itself that of the numbers that go in or out, f32 where none does.
-  explicit RowKernel(const Program& program, Truth truth = Truth::refused, bool coupled = false, std::optional<DType> numbers = {});
+  /// `plain`: ops are not joined, and folds go over rows alone, as generators of other code read a plan.
+  explicit RowKernel(const Program& program, Truth truth = Truth::refused, bool coupled = false, std::optional<DType> numbers = {},
+                     bool plain = false);
   /// The dtype of the inputs and outputs of `program`; nothing where all are integers or truth.
   static std::optional<DType> numbers_of(const Program& program);
 

@@ -44,7 +44,7 @@ class CellLoop::Reader {
       if (!phase->program.outputs().empty()) RowKernel(phase->program, RowKernel::Truth::numbers);
     const passes::Phase& iteration = made_.phases_.step;
     if (iteration.program.outputs().empty()) refuse("its iterations depend on no state");
-    const RowKernel kernel(iteration.program, RowKernel::Truth::numbers);
+    const RowKernel kernel(iteration.program, RowKernel::Truth::numbers, false, {}, true);
     desc_.rows = kernel.plan().desc();
     desc_.numbers = kernel.known().constants;
     desc_.tf32 = tf32;

@@ -109,10 +109,11 @@ std::optional<Index> linear(const Program& program, const Op& op, const std::fun
   return is_number(*a) ? sum({}, *b, a->roots.number) : std::nullopt;
 }
 
-OuterNumbers::OuterNumbers(const Program& program, int block, const Op& loop) : program_(program) {
+OuterNumbers::OuterNumbers(const Program& program, int block, const Op& loop, bool behind) : program_(program) {
   int child = loop.attributes.get<BlockId>("sub_block").index;
   for (int at = block; at >= 0; child = at, at = program.block(at).parent_idx) {
     for (const Op& op : program.block(at).ops) {
+      if (&op == &loop && behind) continue;
       if (&op == &loop || has_block(op, child)) break;
       for (const VarId output : op.outputs) makers_[output] = &op;
     }

@@ -32,8 +32,8 @@ std::optional<std::int64_t> iterations_until(const LoopForm::Stop& stop, std::in
 /// number for all who ask for the size of an array.
 class OuterNumbers {
  public:
-  /// The integers in front of `loop`, which stands in `block`.
-  OuterNumbers(const Program& program, int block, const Op& loop);
+  /// The integers in front of `loop`, which stands in `block`; with `behind`, those that its block computes behind it, too.
+  OuterNumbers(const Program& program, int block, const Op& loop, bool behind = false);
   /// Nothing where `var` is no integer scalar.
   std::optional<LoopForm::Index> find(VarId var) const;
   /// The number of slots of an array of fixed size; nothing where nobody outside knows it.

@@ -44,7 +44,7 @@ void append(const Form& form, bool boots, DType dtype) {
   std::map<std::string, build::Var> in;
   for (const auto& [name, width] : widths(form)) in[name] = build::input(name, VarType(dtype, {DDim::unknown, width}, 1));
   build::Var initial;
-  if (boots) initial = build::input("s", VarType(dtype, {DDim::unknown, heads * values * keys}));
+  if (boots) initial = build::input("s", VarType(dtype, {DDim::unknown, heads * keys * values}));
   LinearAttentionOptions options;
   options.query_heads = query_heads;
   options.heads = heads;
@@ -57,7 +57,7 @@ void append(const Form& form, bool boots, DType dtype) {
 Feeds feeds_of(Random& random, const Form& form, const LoD& lod, bool boots, DType dtype) {
   Feeds feeds;
   for (const auto& [name, width] : widths(form)) feeds[name] = LoDTensor(random_tensor(random, {lod.rows(), width}, .7, dtype), lod);
-  if (boots) feeds["s"] = random_tensor(random, {lod.sequences(0), heads * values * keys}, 1, dtype);
+  if (boots) feeds["s"] = random_tensor(random, {lod.sequences(0), heads * keys * values}, 1, dtype);
   return feeds;
 }
 
@@ -74,10 +74,10 @@ struct Reference {
     const auto at = [](const std::vector<double>& list, std::int64_t i) { return list.at(static_cast<std::size_t>(i)); };
     std::int64_t row = 0;
     for (std::size_t n = 0; n < lengths.size(); ++n) {
-      std::vector<double> s(static_cast<std::size_t>(heads * values * keys), 0.0);
+      std::vector<double> s(static_cast<std::size_t>(heads * keys * values), 0.0);
       for (std::size_t i = 0; !boot.empty() && i < s.size(); ++i) s[i] = boot[n * s.size() + i];
       const auto state = [&](std::int64_t h, std::int64_t e, std::int64_t d) -> double& {
-        return s[static_cast<std::size_t>((h * values + e) * keys + d)];
+        return s[static_cast<std::size_t>((h * keys + d) * values + e)];
       };
       for (std::int64_t t = 0; t < lengths[n]; ++t, ++row) {
         for (std::int64_t h = 0; h < heads; ++h) {

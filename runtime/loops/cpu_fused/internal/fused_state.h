@@ -110,7 +110,8 @@ struct FusedRun::State {
   PooledVector<Tensor> invariant;  // outputs of `invariant`
   RowWeights late_weights[3];      // of `ahead`, `step` and `behind`, where they are packed with values of this run
   const RowWeights *ahead_weights = nullptr, *step_weights = nullptr, *behind_weights = nullptr;
-  PooledVector<Tensor> whole;  // by output of the loop
+  PooledVector<Tensor> whole;                        // by output of the loop
+  PooledVector<std::optional<std::size_t>> last_of;  // by output: the state that it is, where its last slot alone is written
   PooledVector<Target> ahead_targets, step_targets, behind_targets;
   PooledVector<std::size_t> changing;  // the states that change, in the order of their next values
   PooledVector<std::size_t> next_of;   // by state: its next value among the outputs of the iteration
@@ -135,6 +136,7 @@ struct FusedRun::State {
   const Target& target_of(std::size_t output) const;
   void read_states(StreamRef stream);
   void read_shared(StreamRef stream);
+  std::optional<std::size_t> last_alone(std::size_t output) const;
   void make_outputs(StreamRef stream);
   void make_parts(int threads, StreamRef stream);
   void take_initial(Part& part) const;

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <millrace/kernels/cast.h>
+#include <millrace/kernels/cpu/matrix_state_kernels.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/matmul_rows.h>
 #include <millrace/runtime/program/internal/op_name.h>
@@ -84,21 +85,84 @@ bool moves(const std::string& type) {
 
 }  // namespace
 
-RowCompiler::RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth, bool coupled, std::optional<DType> numbers)
-    : program_(program), made_(made), truth_(truth), coupled_(coupled) {
+RowCompiler::RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth, bool coupled, std::optional<DType> numbers,
+                         bool plain)
+    : program_(program), made_(made), truth_(truth), coupled_(coupled), plain_(plain) {
   if (!numbers) numbers = RowKernel::numbers_of(program);
   if (numbers) desc_.dtype = *numbers;
 }
 
 void RowCompiler::compile() {
   bind_inputs();
-  for (const Op& op : program_.block(0).ops) eval(op);
+  eval_ops();
   bind_outputs();
   drop_copies();
   made_.plan_.emplace(std::move(desc_));
 }
 
 void RowCompiler::refuse(const Op& op, const std::string& why) { throw UnsupportedError(millrace::internal::op_name(op) + ": " + why); }
+
+void RowCompiler::eval_ops() {
+  const std::vector<Op>& ops = program_.block(0).ops;
+  const MatrixStates matrices(program_, desc_.dtype);
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    const MatrixStates::Place place = plain_ ? MatrixStates::Place::op : matrices.place(i);
+    if (place == MatrixStates::Place::member) matrix_state(matrices.member(i));
+    if (place == MatrixStates::Place::op) eval(ops[i]);
+  }
+}
+
+void RowCompiler::matrix_state(const MatrixStates::Member& member) {
+  const bool updates = member.added != no_var;
+  std::vector<View> from{contiguous(at(member.state))};
+  const DDim& form = from[0].dims;
+  const std::int64_t keys = form[-2], values = form[-1], matrices = form.slice(0, form.rank() - 2).elements();
+  bool by_key = false;
+  if (member.decay != no_var) {
+    from.push_back(contiguous(at(member.decay)));
+    by_key = from.back().elements() != matrices;
+  }
+  const bool decays = member.decay != no_var;
+  for (const VarId var : {member.key, member.added, member.query})
+    if (var != no_var) from.push_back(contiguous(at(var)));
+  std::vector<View> to{make(member.read)};
+  if (updates) to.push_back(make(member.next));
+  const std::int64_t queries = to[0].elements() / std::max<std::int64_t>(1, matrices * values);
+  const auto function = [=]<class T>(std::type_identity<T>) -> RowFunction {
+    return
+        [=, functions = cpu::matrix_functions<T>()](std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) {
+          for (std::int64_t row = 0; row < rows; ++row) {
+            const auto in = [&](std::size_t k) { return inputs[k].template row<T>(row); };
+            const std::size_t vectors = decays ? 2 : 1;
+            for (std::int64_t m = 0; m < matrices; ++m) {
+              cpu::MatrixStep<T> step;
+              step.keys = keys;
+              step.values = values;
+              step.state = in(0) + m * keys * values;
+              step.decay = decays ? in(1) + m * (by_key ? keys : 1) : nullptr;
+              step.decay_step = by_key ? 1 : 0;
+              step.key = in(vectors) + m * keys * (updates ? 1 : queries);
+              step.read = outputs[0].row<T>(row) + m * queries * values;
+              std::int64_t others = queries;
+              if (updates) {
+                step.added = in(vectors + 1) + m * values;
+                step.query = in(vectors + 2) + m * queries * keys;
+                step.next = outputs[1].row<T>(row) + m * keys * values;
+                functions.update(step);
+                step.state = step.next;
+                step.decay = nullptr;
+                step.key = step.query + keys;
+                step.read += values;
+                --others;
+              }
+              for (; others > 0; --others, step.key += keys, step.read += values) functions.read(step);
+            }
+          }
+        };
+  };
+  apply(desc_.dtype == DType::f64 ? function(std::type_identity<double>{}) : function(std::type_identity<float>{}), from, to);
+  desc_.ops.back().inner = matrices * keys * values;  // how much work it is
+}
 
 void RowCompiler::eval(const Op& op) {
   if (op.type == "constant") return;
@@ -191,7 +255,8 @@ void RowCompiler::function(const Op& op, const OpDef& def) {
   form.dtype = desc_.dtype;
   for (const VarId input : op.inputs) {
     if (input == no_var || program_.constant(input) != nullptr) continue;
-    if (form.inputs.size() == std::size(made.in)) refuse(op, "has more than three inputs that are not constant");
+    if (form.inputs.size() == std::size(made.in))
+      refuse(op, fmt::format("has more than {} inputs that are not constant", RowOp::most_inputs));
     const View view = contiguous(at(input));
     made.in[form.inputs.size()] = operand(view);
     form.inputs.push_back(view.dims);
@@ -210,12 +275,13 @@ void RowCompiler::function(const Op& op, const OpDef& def) {
   emit(made);
 }
 
-void RowCompiler::apply(RowFunction function, std::initializer_list<View> from, const View& to) {
+void RowCompiler::apply(RowFunction function, const std::vector<View>& from, const std::vector<View>& to) {
   RowOp made;
   made.kind = RowOp::Kind::function;
   made.weights = made_.known_.functions.size();
   std::transform(from.begin(), from.end(), made.in, [this](const View& view) { return operand(view); });
-  made.out = operand(to);
+  made.out = operand(to[0]);
+  if (to.size() > 1) made.out2 = operand(to[1]);
   made_.known_.functions.push_back(std::move(function));
   emit(made);
 }
@@ -297,7 +363,9 @@ void RowCompiler::drop_copies() {
   // other ops count as having all.
   const auto meets = [&](const RowOp& op, int reg, std::int64_t begin, std::int64_t end) {
     const bool known = op.kind == RowOp::Kind::copy || is_elementwise(op);
-    for (const RowOperand& x : {op.out, op.out2, op.in[0], op.in[1], op.in[2]}) {
+    std::vector<RowOperand> all(std::begin(op.in), std::end(op.in));
+    all.insert(all.end(), {op.out, op.out2});
+    for (const RowOperand& x : all) {
       if (x.reg != reg) continue;
       const std::int64_t ends[2] = {(op.outer - 1) * x.outer_step, (op.inner - 1) * x.inner_step};
       const std::int64_t first = x.begin + std::min<std::int64_t>(ends[0], 0) + std::min<std::int64_t>(ends[1], 0);
@@ -702,8 +770,8 @@ PackedLstm RowKernel::packed_cell(const LateCell& late, std::span<const Tensor> 
   return pack(plan, w, *part(1), part(2), part(3), stream);
 }
 
-RowKernel::RowKernel(const Program& program, Truth truth, bool coupled, std::optional<DType> numbers) {
-  RowCompiler(program, *this, truth, coupled, numbers).compile();
+RowKernel::RowKernel(const Program& program, Truth truth, bool coupled, std::optional<DType> numbers, bool plain) {
+  RowCompiler(program, *this, truth, coupled, numbers, plain).compile();
 }
 
 std::optional<DType> RowKernel::numbers_of(const Program& program) {

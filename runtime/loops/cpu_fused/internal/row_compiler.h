@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <millrace/runtime/loops/cpu_fused/internal/matrix_states.h>
 #include <millrace/runtime/loops/cpu_fused/row_kernel.h>
 #include <millrace/runtime/program/op_registry.h>
 
@@ -27,11 +28,12 @@ class RowCompiler {
     std::int64_t elements() const { return dims.elements(); }
   };
 
-  RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth, bool coupled, std::optional<DType> numbers);
+  RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth, bool coupled, std::optional<DType> numbers, bool plain);
   void compile();
 
   // ---- For the rules of ops (row_rules.cpp) ----
   const Program& program() const noexcept { return program_; }
+  bool folds_columns() const noexcept { return !plain_; }
   RowDesc& desc() noexcept { return desc_; }
   const View& at(VarId var) const;
   bool has(const Op& op, std::size_t input) const { return input < op.inputs.size() && op.inputs[input] != no_var; }
@@ -65,8 +67,8 @@ class RowCompiler {
   void lstm_cell(const Op& op, LstmDesc desc, const std::vector<VarId>& weights);
   /// An op that brings its own arithmetic (OpDef::prepare_rows).
   void function(const Op& op, const OpDef& def);
-  /// A function of rows that a rule brings; all views are contiguous.
-  void apply(RowFunction function, std::initializer_list<View> from, const View& to);
+  /// A function of rows that a rule brings, with one output or two; all views are contiguous.
+  void apply(RowFunction function, const std::vector<View>& from, const std::vector<View>& to);
   /// The operand of a view that is contiguous, or whose axes but the last merge.
   RowOperand rows_of(const View& view) const;
   RowOperand operand(const View& view) const { return {view.reg, view.begin, 0, 1}; }
@@ -85,13 +87,16 @@ class RowCompiler {
   void check_integers(const Op& op, VarId output);
   void bind_inputs();
   void bind_outputs();
+  void eval_ops();
   void eval(const Op& op);
+  void matrix_state(const MatrixStates::Member& member);
   std::optional<std::size_t> shared_input(VarId var) const;
 
   const Program& program_;
   RowKernel& made_;
   const RowKernel::Truth truth_;
   const bool coupled_;
+  const bool plain_;
   RowDesc desc_;
   std::map<VarId, View> views_;
   std::map<VarId, View> quantized_;      // of i8: [rows of a row, elements of f32]

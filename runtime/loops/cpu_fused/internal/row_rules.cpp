@@ -203,8 +203,47 @@ RowOp along(RowOp::Kind kind, const View& x, int axis) {
   return made;
 }
 
+/// Leading axes of a row beyond which a fold over columns takes too many ops.
+constexpr std::int64_t most_column_folds = 64;
+
+/// The same where columns stand side by side behind the axes that are folded: they are folded where they lie. False where they do not.
+bool folded_columns(RowCompiler& c, Reduction kind, const View& x, const std::vector<int>& axes, const View& out) {
+  const int first = axes.front(), behind = axes.back() + 1;
+  if (!c.folds_columns() || kind == Reduction::log_sum_exp || !x.rows || behind == x.dims.rank() ||
+      behind - first != static_cast<int>(axes.size()))
+    return false;
+  RowOp made;
+  made.kind = RowOp::Kind::reduce;
+  made.reduction = kind;
+  made.outer = x.dims.slice(behind, x.dims.rank()).elements();
+  made.inner = x.dims.slice(first, behind).elements();
+  const std::int64_t folds = x.dims.slice(0, first).elements();
+  if (made.outer < 2 || made.inner < 2 || folds == 0 || folds > most_column_folds) return false;
+  std::int64_t step = 1;
+  for (int axis = x.dims.rank() - 1; axis >= first; --axis) {
+    if (axis == behind - 1) step = x.strides[axis];
+    if (x.dims[axis] != 1 && x.strides[axis] != step) return false;
+    step *= x.dims[axis];
+  }
+  const std::int64_t apart = x.strides[behind - 1];
+  if (apart < made.outer) return false;
+  for (std::int64_t fold = 0; fold < folds; ++fold) {
+    std::int64_t begin = x.begin, rest = fold;
+    for (int axis = first - 1; axis >= 0; --axis) {
+      begin += rest % x.dims[axis] * x.strides[axis];
+      rest /= x.dims[axis];
+    }
+    made.in[0] = {x.reg, begin, 1, apart};
+    made.out = {out.reg, fold * made.outer, 1, 1};
+    c.emit(made);
+  }
+  return true;
+}
+
 /// `x` folded over `axes` of a row, which go behind the others in their order, into a register of `dims`.
 View folded(RowCompiler& c, const Op& op, Reduction kind, const View& x, const std::vector<int>& axes, const DDim& dims) {
+  const View out = c.make(dims);
+  if (folded_columns(c, kind, x, axes, out)) return out;
   std::vector<int> order;
   for (int axis = 0; axis < x.dims.rank(); ++axis)
     if (std::find(axes.begin(), axes.end(), axis) == axes.end()) order.push_back(axis);
@@ -218,7 +257,6 @@ View folded(RowCompiler& c, const Op& op, Reduction kind, const View& x, const s
   RowOp made = along(RowOp::Kind::reduce, c.contiguous(turned), kept);
   if (made.inner == 0) RowCompiler::refuse(op, "folds no elements");
   made.reduction = kind;
-  const View out = c.make(dims);
   made.out = {out.reg, 0, 1, 1};
   c.emit(made);
   return out;
@@ -278,7 +316,7 @@ void arg_rule(RowCompiler& c, const Op& op) {
           outputs[0].row<T>(row)[i] = static_cast<T>(cpu::extreme_place(inputs[0].row<T>(row) + i * n, n, greatest, last));
     };
   };
-  c.apply(of_dtype(c, function), {c.contiguous(turned)}, out);
+  c.apply(of_dtype(c, function), {c.contiguous(turned)}, {out});
 }
 
 /// 1 where the number of a place along the new axis is the index, else 0, and then the values for them.
@@ -397,7 +435,7 @@ void gather_from_table(RowCompiler& c, const Op& op) {
         }
     };
   };
-  c.apply(of_dtype(c, function), {c.literal(table), index}, out);
+  c.apply(of_dtype(c, function), {c.literal(table), index}, {out});
 }
 
 /// Places of a gather that are copied one by one, or a few at once.
@@ -647,7 +685,7 @@ void convolve(RowCompiler& c, const Op& op, const Ints& strides, const Ints& dil
     if (wide.elements() > std::numeric_limits<std::int32_t>::max()) RowCompiler::refuse(op, "has too many elements");
     c.apply(c.desc().dtype == DType::f64 ? grouped_conv<double, std::int64_t>(all, flat, groups, axes)
                                          : grouped_conv<float, std::int32_t>(all, flat, groups, axes),
-            {all}, out);
+            {all}, {out});
   } else {
     View seen;
     if (channels == 1 && axes.size() == 1) {
@@ -655,7 +693,7 @@ void convolve(RowCompiler& c, const Op& op, const Ints& strides, const Ints& dil
       seen = {true, wide.reg, wide.begin, DDim{places, k}, DDim{axes[0].stride * wide.strides[1], axes[0].dilation * wide.strides[1]}};
     } else {
       seen = c.make(DDim{places, k});
-      c.apply(WindowCopy(std::move(axes), channels, size_of(c.desc().dtype)), {c.contiguous(x)}, seen);
+      c.apply(WindowCopy(std::move(axes), channels, size_of(c.desc().dtype)), {c.contiguous(x)}, {seen});
     }
     c.product(seen, flat.reshape(DDim{units, k}).permute({1, 0}), out);
   }

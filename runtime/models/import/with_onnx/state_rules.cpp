@@ -44,8 +44,7 @@ void linear_attention(Importer& to, const Node& node, const char*) {
   const Formula f(to, dtype == DType::f64 ? DType::f64 : DType::f32);
   const auto steps = [&](std::size_t input) { return node.has(input) ? turned(to, f.taken(to.in(node, input)), {1, 0, 2}) : no_var; };
   const VarId q = steps(0), k = steps(1), v = steps(2), decay = steps(4), rate = steps(5);
-  // The layer keeps its matrices turned.
-  const VarId past = node.has(3) ? f.reshaped(turned(to, f.taken(to.in(node, 3)), {0, 1, 3, 2}), {0, -1}) : no_var;
+  const VarId past = node.has(3) ? f.reshaped(f.taken(to.in(node, 3)), {0, -1}) : no_var;
   node.pass_over("chunk_size");
   layers::LinearAttentionOptions options;
   options.query_heads = heads(node, "q_num_heads");
@@ -57,8 +56,8 @@ void linear_attention(Importer& to, const Node& node, const char*) {
   to.bind(node, 0, f.cast(turned(to, made.output.id(), {1, 0, 2}), dtype));
   if (!node.wants(1)) return;
   const auto width = [&](VarId x) { return (*to.type(x).shape)[2] / options.heads; };
-  const VarId last = f.reshaped(made.last[0].id(), {0, options.heads, width(v), width(k)});
-  to.bind(node, 1, f.cast(turned(to, last, {0, 1, 3, 2}), node.has(3) ? to.type(to.in(node, 3)).dtype : dtype));
+  const VarId last = f.reshaped(made.last[0].id(), {0, options.heads, width(k), width(v)});
+  to.bind(node, 1, f.cast(last, node.has(3) ? to.type(to.in(node, 3)).dtype : dtype));
 }
 
 /// input [B, C, L], weight [C, 1, K], bias [C], past_state [B, C, K − 1].
