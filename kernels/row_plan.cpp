@@ -9,6 +9,7 @@
 #include <millrace/kernels/cpu/fold_kernels.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
 #include <millrace/kernels/cpu/row_plan.h>
+#include <millrace/kernels/internal/lstm_gates.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace {
@@ -281,22 +282,30 @@ class Planner {
   }
 
   void find_groups() {
-    std::map<std::size_t, std::pair<RowPlan::State::Gru, std::size_t>> gates;  // by first op; with the last one
+    std::map<std::size_t, RowPlan::State::Group> patterns;  // by first op
     GruFinder finder(desc_);
-    for (std::size_t i = 0; i < desc_.ops.size(); ++i)
-      if (const auto found = finder.ending_at(i)) gates.emplace(found->second, std::pair(found->first, i));
     for (std::size_t i = 0; i < desc_.ops.size(); ++i) {
-      if (const auto found = gates.find(i); found != gates.end()) {
-        state_.groups.push_back({i, found->second.second + 1, 1, static_cast<int>(state_.gru.size())});
-        state_.gru.push_back(found->second.first);
-        i = found->second.second;
+      if (const auto found = finder.ending_at(i)) {
+        patterns.emplace(found->second, RowPlan::State::Group{found->second, i + 1, 1, static_cast<int>(state_.gru.size()), -1});
+        state_.gru.push_back(found->first);
+      }
+    }
+    for (internal::FoundGates& found : internal::find_lstm_gates(desc_)) {
+      patterns.emplace(found.first, RowPlan::State::Group{found.first, found.last + 1, 1, -1, static_cast<int>(state_.lstm.size())});
+      state_.lstm.push_back(std::move(found.lstm));
+    }
+    for (std::size_t i = 0; i < desc_.ops.size(); ++i) {
+      if (const auto found = patterns.find(i); found != patterns.end()) {
+        state_.groups.push_back(found->second);
+        i = found->second.last - 1;
         continue;
       }
       const bool heavy = is_heavy(desc_.ops[i]);
-      if (heavy || state_.groups.empty() || state_.groups.back().tile == 0 || state_.groups.back().gru >= 0)
-        state_.groups.push_back({i, i + 1, heavy ? 0 : 1, -1});
-      else
+      const bool goes_on = !heavy && !state_.groups.empty() && state_.groups.back().tile > 0 && !state_.groups.back().is_pattern();
+      if (goes_on)
         state_.groups.back().last = i + 1;
+      else
+        state_.groups.push_back({i, i + 1, heavy ? 0 : 1, -1, -1});
     }
   }
 
@@ -371,6 +380,11 @@ class Planner {
     for (std::size_t g = 0; g < state_.groups.size(); ++g) {
       RowPlan::State::Group& group = state_.groups[g];
       if (group.tile == 0) continue;
+      if (group.lstm >= 0) {  // its values stay in registers
+        group.tile = state_.block_rows;
+        most = std::max(most, place_tile(static_cast<std::int64_t>(g)));
+        continue;
+      }
       // Local registers share their memory as they come and go.
       std::int64_t width = place_tile(static_cast<std::int64_t>(g));
       for (std::size_t reg = 0; reg < lives_.size(); ++reg)

@@ -11,6 +11,7 @@
 #include <millrace/kernels/cpu/gru_kernels.h>
 #include <millrace/kernels/cpu/int8_kernels.h>
 #include <millrace/kernels/cpu/lstm_cell.h>
+#include <millrace/kernels/cpu/lstm_gate_kernels.h>
 #include <millrace/kernels/cpu/lstm_kernels.h>
 #include <millrace/kernels/cpu/norm_kernels.h>
 #include <millrace/kernels/cpu/packing.h>
@@ -131,8 +132,8 @@ class Machine {
   /// One row: no tiles, and no rows to find.
   void run_row() const {
     for (const RowPlan::State::Group& group : plan_.groups)
-      if (group.gru >= 0)
-        gru_gates(plan_.gru[static_cast<std::size_t>(group.gru)], 0, 1);
+      if (group.is_pattern())
+        pattern(group, 0, 1);
       else
         run_ops_of_row(group);
   }
@@ -180,18 +181,38 @@ class Machine {
                 there(of.x_candidate, row), there(of.one, row), there(of.h, row), there(of.out, row), of.hidden, of.turned});
   }
 
-  void run_tile(const RowPlan::State::Group& group, std::int64_t first, std::int64_t rows) {
-    if (group.gru >= 0) {
-      const RowPlan::State::Gru& gru = plan_.gru[static_cast<std::size_t>(group.gru)];
-      if (plan_.places[static_cast<std::size_t>(gru.out.reg)].local) registers_[gru.out.reg].origin = first;
-      return gru_gates(gru, first, rows);
+  template <std::size_t Operands>
+  GateRows<T, Operands> gate_rows(const RowPlan::State::Lstm& of, std::int64_t first, std::int64_t rows) const {
+    GateRows<T, Operands> made;
+    for (std::size_t k = 0; k < Operands; ++k) {
+      if (of.operands[k].reg < 0) continue;
+      made.at[k] = at(of.operands[k], first);
+      made.stride[k] = stride(of.operands[k]);
     }
+    made.rows = rows;
+    made.hidden = of.hidden;
+    return made;
+  }
+
+  /// The ops of a group that are one function.
+  void pattern(const RowPlan::State::Group& group, std::int64_t first, std::int64_t rows) const {
+    if (group.gru >= 0) return gru_gates(plan_.gru[static_cast<std::size_t>(group.gru)], first, rows);
+    const RowPlan::State::Lstm& of = plan_.lstm[static_cast<std::size_t>(group.lstm)];
+    const LstmGateFunctions<T> functions = lstm_gate_functions<T>();
+    if (of.gradients)
+      functions.gradients(gate_rows<lstm_gate_gradients::count>(of, first, rows));
+    else
+      functions.gates(gate_rows<lstm_gates::count>(of, first, rows));
+  }
+
+  void run_tile(const RowPlan::State::Group& group, std::int64_t first, std::int64_t rows) {
     for (std::size_t i = group.first; i < group.last; ++i) {
       const RowOp& op = plan_.desc.ops[i];
       if (plan_.places[static_cast<std::size_t>(op.out.reg)].local) registers_[op.out.reg].origin = first;
       if (op.out2.reg >= 0 && plan_.places[static_cast<std::size_t>(op.out2.reg)].local) registers_[op.out2.reg].origin = first;
-      light(i, first, rows);
+      if (!group.is_pattern()) light(i, first, rows);
     }
+    if (group.is_pattern()) pattern(group, first, rows);
   }
 
   // ---- Row-wise ops ----

@@ -35,12 +35,20 @@ struct RowPlan::State {
     std::size_t last = 0;
     std::int64_t tile = 0;  ///< 0: the whole block
     int gru = -1;           ///< the place in `gru` of what the ops are together, if they are
+    int lstm = -1;          ///< the same in `lstm`
+    bool is_pattern() const { return gru >= 0 || lstm >= 0; }
   };
   /// Ops that are the gates of a GRU: where each of their operands lies.
   struct Gru {
     RowOperand sums, candidate, gates_bias, candidate_bias, x, x_candidate, one, h, out;
     std::int64_t hidden = 0;
     bool turned = false;
+  };
+  /// Ops that are the gates of an LSTM, or their gradients: operands by their places in lstm_gate_kernels.h, none where a pattern has none.
+  struct Lstm {
+    bool gradients = false;
+    std::int64_t hidden = 0;
+    std::vector<RowOperand> operands;
   };
   /// Elements from the start of the workspace's data. A local register holds the rows of a tile, else those of the block.
   struct Place {
@@ -50,6 +58,7 @@ struct RowPlan::State {
   RowDesc desc;
   std::vector<Group> groups;
   std::vector<Gru> gru;
+  std::vector<Lstm> lstm;
   std::vector<Place> places;                            ///< by register; of scratch alone
   std::vector<std::size_t> given;                       ///< registers that are inputs or outputs
   std::vector<cpu::RowFunctions<float>> functions_f32;  ///< by op, of a plan of f32
