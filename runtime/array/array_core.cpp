@@ -2,6 +2,7 @@
 #include <millrace/runtime/array/array_core.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include <millrace/runtime/array/errors.h>
@@ -143,7 +144,10 @@ SlotState ArrayCore::state(std::int64_t index) const {
 std::optional<LoDTensor> ArrayCore::peek(std::int64_t index) const {
   const std::lock_guard lock(mutex_);
   if (!is_written(index) || kind_ == Kind::window) return std::nullopt;
-  if (is_of_fill(index)) return taken_from(*filled_, issued_ == limit_, index);
+  if (is_of_fill(index)) {
+    copy_picked();
+    return taken_from(*filled_, issued_ == limit_, index);
+  }
   return slots_.at(index).value;
 }
 
@@ -204,7 +208,10 @@ std::exception_ptr ArrayCore::failure_of(std::int64_t index, const TaskInfo* who
 LoDTensor ArrayCore::take(std::int64_t index, const TaskInfo* who) {
   Wakeups wakeups;
   const std::lock_guard lock(mutex_);
-  if (is_of_fill(index)) return taken_from(*filled_, issued_ == limit_, index);
+  if (is_of_fill(index)) {
+    copy_picked();
+    return taken_from(*filled_, issued_ == limit_, index);
+  }
   const auto at = slots_.find(index);
   if (index < base_ || (at != slots_.end() && kind_ == Kind::window && at->second.readings >= readers_))
     throw WindowError(slot_text(index) + " was already read " + std::to_string(readers_) +
@@ -337,12 +344,37 @@ bool ArrayCore::untouched() const {
 
 std::shared_ptr<const FilledSlots> ArrayCore::filled() const {
   const std::lock_guard lock(mutex_);
+  copy_picked();
   return issued_ == limit_ ? filled_ : nullptr;
 }
 
 std::shared_ptr<const FilledSlots> ArrayCore::filling() const {
   const std::lock_guard lock(mutex_);
+  copy_picked();
   return filled_;
+}
+
+std::shared_ptr<const FilledSlots> ArrayCore::picked() const {
+  const std::lock_guard lock(mutex_);
+  return filled_ != nullptr && filled_->picked != nullptr ? filled_ : nullptr;
+}
+
+/// In the calling thread: the rows are there, and whoever asks goes on with them.
+void ArrayCore::copy_picked() const {
+  if (filled_ == nullptr || filled_->picked == nullptr) return;
+  const PickedRows& picked = *filled_->picked;
+  FilledSlots made = *filled_;
+  made.picked = nullptr;
+  made.whole = Tensor(filled_->whole.dtype(), filled_->whole.dims(), picked.memory);
+  const std::size_t row = picked.rows.empty() ? 0 : static_cast<std::size_t>(made.whole.bytes()) / picked.rows.size();
+  auto* to = static_cast<std::byte*>(made.whole.raw_mutable());
+  for (const std::int64_t at : picked.rows) {
+    std::memcpy(to, static_cast<const std::byte*>(picked.from.raw()) + static_cast<std::size_t>(at) * row, row);
+    to += row;
+  }
+  made.whole.storage()->mark_written();
+  made.whole.storage()->freeze();
+  filled_ = std::make_shared<const FilledSlots>(std::move(made));
 }
 
 std::int64_t ArrayCore::issued() const {

@@ -58,6 +58,13 @@ struct WriterEntry {
   bool outside = false;      ///< belongs to no run: see TensorArray::feeder
 };
 
+/// Rows of a tensor on the host, which are there: those that `rows` names, in this order. They are copied once somebody asks for them side by side.
+struct PickedRows {
+  Tensor from;  ///< contiguous
+  std::vector<std::int64_t> rows;
+  std::shared_ptr<MemoryResource> memory;  ///< of the copy
+};
+
 /// All slots of a fixed array as one tensor: slot t is the rows [offsets[t], offsets[t + 1]) of `whole`, or, with `items`, its item t along
 /// axis 0, which goes away.
 struct FilledSlots {
@@ -66,6 +73,8 @@ struct FilledSlots {
   bool items = false;
   /// Where a kernel says how far it is: slot t is there at (watermark, t + 1), maybe long before `whole`, which is contiguous then.
   std::shared_ptr<Watermark> watermark;
+  /// The rows of `whole`, which has their extents and no elements; null: `whole` has them.
+  std::shared_ptr<const PickedRows> picked = nullptr;
 
   Tensor slot(std::int64_t index) const;
   /// All slots with an axis 0 of their number; nothing when they differ in rows.
@@ -116,6 +125,7 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   void issue(std::int64_t slots);
   std::shared_ptr<const FilledSlots> filled() const;
   std::shared_ptr<const FilledSlots> filling() const;
+  std::shared_ptr<const FilledSlots> picked() const;
   std::int64_t issued() const;
   bool untouched() const;
   /// A parked write without a waiter: its slot fails.
@@ -179,6 +189,7 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   void check_value(std::int64_t index, const LoDTensor& value) const;
   void take_type(DType dtype, const DDim& dims);
   void check_fill(const FilledSlots& slots) const;
+  void copy_picked() const;
   void check_issue(std::int64_t slots) const;
   void check_rows(std::int64_t index, const LoDTensor& value) const;
   /// Slots of a window that may be written and unread at once.
@@ -200,10 +211,10 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   mutable std::mutex mutex_;
   std::string name_ = "array";
   std::map<std::int64_t, Slot> slots_;
-  std::shared_ptr<const FilledSlots> filled_;
-  std::int64_t issued_ = 0;  // slots of `filled_` that are written; others may be written one by one
-  std::int64_t size_ = 0;    // growable, window: one past the highest slot written or parked
-  std::int64_t base_ = 0;    // window: the first slot that has not left it
+  mutable std::shared_ptr<const FilledSlots> filled_;  // picked rows become rows side by side when they are read
+  std::int64_t issued_ = 0;                            // slots of `filled_` that are written; others may be written one by one
+  std::int64_t size_ = 0;                              // growable, window: one past the highest slot written or parked
+  std::int64_t base_ = 0;                              // window: the first slot that has not left it
   int readers_ = 1;
   bool closed_ = false;
   std::exception_ptr failed_;

@@ -53,6 +53,22 @@ TensorArray TensorArray::window(std::int64_t capacity, int readers) {
   return made;
 }
 
+void TensorArray::fill_picked(detail::PickedRows rows, std::vector<std::int64_t> offsets) const {
+  const Tensor& from = rows.from;
+  if (from.rank() == 0 || !from.place().is_cpu() || !from.is_contiguous() || !from.ready().reached())
+    throw ArgumentError(to_string() + ": expected contiguous rows on the host to pick from, found " + from.to_string());
+  for (const std::int64_t row : rows.rows)
+    if (row < 0 || row >= from.dim(0))
+      throw ArgumentError(to_string() + ": expected rows of " + from.to_string() + ", found row " + std::to_string(row));
+  DDim dims = from.dims(), strides = dims;
+  dims[0] = static_cast<std::int64_t>(rows.rows.size());
+  for (int axis = 0; axis < strides.rank(); ++axis) strides[axis] = 0;
+  Tensor extents(from.dtype(), dims, strides, 0, std::make_shared<Allocation>(host_memory(), size_of(from.dtype())));
+  extents.storage()->mark_written();
+  core_->fill({std::move(extents), std::move(offsets), false, nullptr, std::make_shared<const detail::PickedRows>(std::move(rows))},
+              core_->capacity());
+}
+
 void TensorArray::fill_items(Tensor items) const {
   check_slots("fill_items", items, items.dim(0));
   std::vector<std::int64_t> offsets(static_cast<std::size_t>(items.dim(0)) + 1);

@@ -143,6 +143,11 @@ class TensorArray {
   /// The same from `begin_fill` on: the first `issued()` slots of it are written.
   std::shared_ptr<const detail::FilledSlots> filling() const { return core_->filling(); }
   std::int64_t issued() const { return core_->issued(); }
+  /// As `fill`: the rows are rows of a tensor, and are copied when they are read; one who takes `picked` reads them where they are. ArgumentError unless
+  /// the tensor lies on the host, is contiguous and there, and each row is one of its rows.
+  void fill_picked(detail::PickedRows rows, std::vector<std::int64_t> offsets) const;
+  /// All slots of an array that `fill_picked` filled and nobody has read; null for others.
+  std::shared_ptr<const detail::FilledSlots> picked() const { return core_->picked(); }
   /// Whether no slot was written yet, and none is waited for.
   bool untouched() const { return core_->untouched(); }
   /// The same once slot 0 is issued, or all slots of a fill that was begun. Null for arrays of no fixed size.

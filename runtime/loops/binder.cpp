@@ -82,8 +82,28 @@ LoDTensor LoopBinder::held_slot(std::size_t index, std::int64_t iteration) const
 
 Tensor LoopBinder::slot(std::size_t index, std::int64_t iteration) const { return as_rows(in_place(held_slot(index, iteration).tensor())); }
 
-BoundInput LoopBinder::input(std::size_t index) const {
+/// Rows that stand apart, all behind slot 0.
+std::optional<BoundInput> LoopBinder::picked_input(std::size_t index) const {
+  const auto filled = operands_.inputs[index].picked();
+  if (filled == nullptr || form_.unbatched || std::min(slot_of(index, 0), slot_of(index, operands_.iterations - 1)) < 0)
+    return std::nullopt;
+  check_slot(index, filled->whole.dtype(), filled->whole.dims());
+  BoundInput made;
+  made.picked = filled->picked;
+  made.begin.reserve(static_cast<std::size_t>(operands_.iterations));
+  made.rows.reserve(static_cast<std::size_t>(operands_.iterations));
+  for (std::int64_t t = 0; t < operands_.iterations; ++t) {
+    const auto at = static_cast<std::size_t>(slot_of(index, t));
+    made.begin.push_back(filled->offsets[at]);
+    made.rows.push_back(filled->offsets[at + 1] - filled->offsets[at]);
+  }
+  return made;
+}
+
+BoundInput LoopBinder::input(std::size_t index, bool picks) const {
   check_reach(index);
+  if (picks)
+    if (std::optional<BoundInput> picked = picked_input(index)) return std::move(*picked);
   BoundInput made;
   const auto filled = operands_.inputs[index].filled();
   std::optional<Tensor> whole;

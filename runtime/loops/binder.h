@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ struct BoundInput {
   std::vector<std::int64_t> begin;
   /// By iteration; with `whole`, only where the iteration reads before slot 0.
   std::vector<Tensor> slots;
+  /// In the place of `whole` and `slots`: rows that stand apart; `begin` counts them.
+  std::shared_ptr<const detail::PickedRows> picked;
 };
 
 /// Binds the operands of a loop for a backend: which rows each iteration reads, how many there are, the states that the first iteration takes,
@@ -36,8 +39,8 @@ class LoopBinder {
 
   /// UnsupportedError: the input has another order than the first one.
   void check_order(std::size_t index) const;
-  /// Input `index`, all of whose slots are issued.
-  BoundInput input(std::size_t index) const;
+  /// Input `index`, all of whose slots are issued. `picks`: the caller takes rows that stand apart, of an array that was filled so.
+  BoundInput input(std::size_t index, bool picks = false) const;
   /// The rows of input `index` in one iteration, whose slot is issued, or which reads before slot 0.
   Tensor slot(std::size_t index, std::int64_t iteration) const;
   /// By iteration, the rows of an input whose slots are still to come: as many as the order says, without an order as many as the first
@@ -70,6 +73,7 @@ class LoopBinder {
   Tensor as_rows(const Tensor& value) const;
   std::int64_t slot_of(std::size_t input, std::int64_t iteration) const;
   void check_reach(std::size_t index) const;
+  std::optional<BoundInput> picked_input(std::size_t index) const;
   LoDTensor held_slot(std::size_t index, std::int64_t iteration) const;
   void check_slot(std::size_t index, DType dtype, const DDim& dims) const;
   Tensor in_place(const Tensor& value) const;

@@ -77,9 +77,26 @@ Tensor FusedRun::State::numbers(const Tensor& x, StreamRef stream) {
   return widened.back();
 }
 
+/// Whether the iteration alone reads the input, as it is: it copies rows that stand apart into the first cache.
+bool FusedRun::State::may_pick(std::size_t input) const {
+  const auto reads = [input](const FusedLoop::Part& part) {
+    return std::any_of(part.inputs.begin(), part.inputs.end(),
+                       [input](const Source& from) { return from.from == From::input && from.place == input; });
+  };
+  const Program& step = loop->form().step;
+  return step.var(step.inputs()[input].var).type.dtype == dtype && !reads(loop->ahead_) && !reads(loop->behind_) &&
+         (!loop->rest_ || loop->rest_->input != input);
+}
+
 /// Slots that are there. Gives the rows of each iteration.
 std::vector<std::int64_t> FusedRun::State::read_slots(std::size_t input, IterationRows& made, StreamRef stream) {
-  BoundInput bound_input = binder->input(input);
+  BoundInput bound_input = binder->input(input, may_pick(input));
+  if (bound_input.picked != nullptr) {
+    made.first.assign(bound_input.rows.size(), nullptr);
+    made.picked = std::move(bound_input.picked);
+    made.begin = std::move(bound_input.begin);
+    return std::move(bound_input.rows);
+  }
   const std::byte* whole_rows = nullptr;
   if (bound_input.whole) {
     input_rows.push_back(numbers(*bound_input.whole, stream));
@@ -128,7 +145,7 @@ void FusedRun::State::read_inputs(StreamRef stream) {
   std::vector<std::vector<std::int64_t>> counts(operands.inputs.size());
   for (std::size_t i = 0; i < operands.inputs.size(); ++i) {
     const DDim& dims = loop->form().step.var(loop->form().step.inputs()[i].var).type.shape.value();
-    IterationRows made{{}, dims.erased(0).elements()};
+    IterationRows made{{}, dims.erased(0).elements(), nullptr, {}};
     if (i < operands.sources.size() && operands.sources[i].run != nullptr) {
       counts[i] = read_feeder(i, made);
     } else if (arrives(i)) {
@@ -324,6 +341,9 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
       for (std::size_t i = 0; i < buffers.size(); ++i)
         if (targets[i].whole < 0 && targets[i].state < 0) buffers[i].resize(room * kernels[k]->outputs()[i].width * size, arena, stream);
     }
+    part.picked.resize(inputs.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      if (inputs[i].picked != nullptr) part.picked[i].resize(count * inputs[i].width * size, arena, stream);
     parts.push_back(std::move(part));
   }
   make_room_aside(loop->ahead_, ahead_targets, &Part::ahead_aside, stream);

@@ -30,6 +30,7 @@ RowView FusedRun::State::source(const Part& part, const Source& from, std::int64
   switch (from.from) {
     case From::input: {
       const IterationRows& input = inputs[from.place];
+      if (input.picked != nullptr) return {part.picked[from.place].data(), input.width};
       return {const_cast<std::byte*>(input.first[at]) + part.first * input.width * size, input.width};
     }
     case From::state: return part.states[from.place];
@@ -102,6 +103,7 @@ bool FusedRun::State::find_tracks(Part& part, std::int64_t begin, std::int64_t e
   };
   // Iterations whose slots stand in a line, from `first` on.
   const auto line = [&](const Source& from, std::int64_t first, std::int64_t first_row) -> std::optional<RowTrack> {
+    if (from.from == From::input && inputs[from.place].picked != nullptr) return std::nullopt;
     const RowView view = source(part, from, first, first_row);
     const std::int64_t step = between(view, source(part, from, first + 1, first_row + count));
     if (from.from == From::input)
@@ -260,6 +262,19 @@ void FusedRun::State::take_states(Part& part, std::int64_t iteration, std::int64
     if (target.state >= 0) part.side[static_cast<std::size_t>(target.state)] ^= 1;
 }
 
+/// Copies the rows of the iteration that stand apart.
+void FusedRun::State::pick_rows(Part& part, std::int64_t iteration) const {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const IterationRows& input = inputs[i];
+    if (input.picked == nullptr) continue;
+    const std::int64_t* rows = input.picked->rows.data() + input.begin[static_cast<std::size_t>(iteration)] + part.first;
+    const auto* from = static_cast<const std::byte*>(input.picked->from.raw());
+    const std::int64_t bytes = input.width * size, count = live(part, iteration);
+    for (std::int64_t row = 0; row < count; ++row)
+      std::memcpy(part.picked[i].data() + row * bytes, from + rows[row] * bytes, static_cast<std::size_t>(bytes));
+  }
+}
+
 void FusedRun::State::run_iterations(Part& part, std::int64_t begin, std::int64_t end) {
   std::int64_t total = 0;
   for (std::int64_t t = begin; t < end; ++t) total += live(part, t);
@@ -284,6 +299,7 @@ void FusedRun::State::run_iterations(Part& part, std::int64_t begin, std::int64_
     count = live(part, t);
     if (count == 0) continue;
     if (moves && t > 0) move_rows(part, t);
+    pick_rows(part, t);
     if (!ahead) launch(loop->ahead_, *ahead_weights, part, ahead_targets, part.ahead, t, row, count);
     launch_step(part, t, row, count);
     take_states(part, t, row);

@@ -50,6 +50,31 @@ TEST_CASE("slots of sequences from their beginnings become those from their ends
   CHECK(made.filled() != nullptr);
 }
 
+TEST_CASE("rows of ragged sequences stay where they are until somebody reads their slots") {
+  CpuDevice cpu;
+  const LoDTensor x = counted(LoD::from_lengths({{3, 0, 6, 1}}));
+  const auto [steps, order] = unpack(x, 0, true, cpu.stream(0));
+  const auto [turned, reverse] = unpack(x, 0, true, cpu.stream(0), true);
+  const TensorArray made = run_fifo(reorder_steps(steps, order, reverse, cpu.stream(0)));
+  const auto picked = made.picked();
+  REQUIRE(picked != nullptr);
+  CHECK(picked->picked->from.raw() == steps.filled()->whole.raw());
+  const Rows all = picked->picked->from.to_vector<float>();
+  const std::vector<Rows> wanted = run_fifo(rows_of(turned));
+  for (std::size_t step = 0; step < wanted.size(); ++step) {
+    Rows rows;
+    for (std::int64_t at = picked->offsets[step]; at < picked->offsets[step + 1]; ++at) {
+      const std::int64_t row = picked->picked->rows[static_cast<std::size_t>(at)];
+      rows.insert(rows.end(), all.begin() + 2 * row, all.begin() + 2 * row + 2);
+    }
+    CHECK(rows == wanted[step]);
+  }
+  CHECK(made.peek(2)->tensor().to_vector<float>() == wanted[2]);
+  CHECK(made.picked() == nullptr);
+  CHECK(run_fifo(rows_of(made)) == wanted);
+  CHECK(run_fifo(made.concat(cpu.stream(0))).tensor().to_vector<float>() == turned.filled()->whole.to_vector<float>());
+}
+
 TEST_CASE("large steps of sequences of one length are views of the slots they were") {
   CpuDevice cpu;
   const LoD lod = LoD::from_lengths({{5, 5, 5}});

@@ -337,6 +337,21 @@ TEST_CASE("a second write, a write after close and a mismatch are errors that na
   CHECK(contains(message_of([&] { array.write(1, range(1, 2)); }), "'outputs'"));
 }
 
+TEST_CASE("rows that are picked are those of a tensor that lies on the host, whole and contiguous") {
+  const TensorArray array(2);
+  CHECK_THROWS_AS(array.fill_picked({range(3, 2), {0, 3}, host_memory()}, {0, 1, 2}), ArgumentError);
+  CHECK_THROWS_AS(array.fill_picked({range(3, 2), {0, -1}, host_memory()}, {0, 1, 2}), ArgumentError);
+  CHECK_THROWS_AS(array.fill_picked({range(3, 4).slice(1, 0, 2), {0, 1}, host_memory()}, {0, 1, 2}), ArgumentError);
+  CHECK_THROWS_AS(array.fill_picked({range(3, 2), {0, 1}, host_memory()}, {0, 2}), ShapeError);
+  CHECK(array.picked() == nullptr);
+  array.fill_picked({range(3, 2), {2, 0, 2}, host_memory()}, {0, 1, 3});
+  CHECK(array.picked() != nullptr);
+  CHECK(array.state(1) == SlotState::written);
+  CHECK_THROWS_AS(array.write(0, range(1, 2)), WrittenTwiceError);
+  CHECK(array.filled()->whole.to_vector<float>() == std::vector<float>{4, 5, 0, 1, 4, 5});
+  CHECK(array.picked() == nullptr);
+}
+
 TEST_CASE("a fill that is issued piece by piece has its first slots, and the others may still be written one by one") {
   const Tensor rows = range(6, 2);
   const TensorArray array = TensorArray(3).named("outputs");

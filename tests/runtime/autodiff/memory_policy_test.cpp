@@ -432,7 +432,7 @@ TEST_CASE("spill on a device that is not the host is refused by the name of the 
                          UnsupportedError);
 }
 
-TEST_CASE("kept values of a fused recurrence under spill lie in files: memory holds less than half of keep's") {
+TEST_CASE("kept values of a fused recurrence under spill lie in files: memory holds none of them") {
   Random random(4);
   const layers::LstmWeights weights{
       random_tensor(random, {8, 256}), random_tensor(random, {64, 256}), random_tensor(random, {256}), {}, {}};
@@ -454,7 +454,9 @@ TEST_CASE("kept values of a fused recurrence under spill lie in files: memory ho
   const std::size_t in_files = peak_bytes(program_of(spill), feeds, made);
   CHECK(made == kept);
   INFO("keep takes ", keep, " bytes, spill ", in_files);
-  CHECK(in_files * 2 < keep);
+  // Four gates, tanh(c), and both states before the step: 64 elements a row each.
+  const auto values = static_cast<std::size_t>(7 * 64 * lod.rows()) * sizeof(float);
+  CHECK(in_files + values < keep);
 }
 
 TEST_CASE("a spill folder that is not there is one error that names it, fused and interpreted") {

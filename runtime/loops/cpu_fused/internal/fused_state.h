@@ -54,8 +54,11 @@ inline constexpr std::int64_t slice_work = 200 << 20;
 
 /// Rows of all iterations of one thing, wherever each iteration's lie.
 struct IterationRows {
-  PooledVector<const std::byte*> first;  // by iteration
+  PooledVector<const std::byte*> first;  // by iteration; null where rows stand apart
   std::int64_t width = 0;
+  // Rows that stand apart: those of iteration t are rows picked->rows[begin[t]] and following of picked->from.
+  std::shared_ptr<const detail::PickedRows> picked = nullptr;
+  std::vector<std::int64_t> begin = {};
 };
 
 /// A run of a fused loop: what it works on (fused_prepare.cpp), and how its rows go through the iterations (fused_run.cpp).
@@ -74,6 +77,8 @@ struct FusedRun::State {
     PooledVector<int> side;          // which of the two is now
     PooledVector<LineBuffer> ahead;  // outputs of `ahead` that are not outputs of the loop
     PooledVector<LineBuffer> step;   // outputs of `step` for `behind`
+    // Rows of an iteration that stand apart elsewhere, by input.
+    PooledVector<LineBuffer> picked;
     // Rows of a run in the order of its iterations, where they lie in another one; by port of `ahead` and of `behind`.
     PooledVector<LineBuffer> ahead_aside, behind_aside;
     LineBuffer workspace;          // of `ahead` and `behind`
@@ -127,6 +132,8 @@ struct FusedRun::State {
   bool arrives(std::size_t input) const;
   bool leaves(std::size_t output) const { return output < operands.leaving.size() && operands.leaving[output]; }
   bool bind_iteration(std::int64_t iteration, StreamRef stream);
+  bool may_pick(std::size_t input) const;
+  void pick_rows(Part& part, std::int64_t iteration) const;
   void write_slots(std::size_t output, std::int64_t begin, std::int64_t end) const;
   void read_inputs(StreamRef stream);
   std::vector<std::int64_t> read_slots(std::size_t input, IterationRows& made, StreamRef stream);

@@ -114,6 +114,46 @@ TEST_CASE("what inspect prints of the listing is one product ahead of the iterat
   FAIL("no loop");
 }
 
+TEST_CASE("a loop reads rows that stand apart, in parts and beside rows that its iterations read ahead, with the bits of the interpreter") {
+  Random random(11);
+  for (const std::int64_t width : {3, 20}) {
+    Program program;
+    {
+      const Guard guard(program);
+      const Var x = input("x", VarType(DType::f32, {DDim::unknown, width}, 1));
+      const Tensor weight = random_tensor(random, {width, width});
+      DynamicRNN forward;
+      {
+        const auto block = forward.block();
+        const Var step = forward.step_input(x), h = forward.memory(DType::f32, {width});
+        const Var next = tanh(step + matmul(h, parameter("r", weight)));
+        forward.update_memory(h, next);
+        forward.output(next);
+        forward.output(next * step);
+      }
+      DynamicRNN back({.reverse = true});
+      {
+        const auto block = back.block();
+        const Var step = back.step_input(x), h = back.memory(DType::f32, {width});
+        const auto turned = [&](std::size_t output) {
+          const BlockGuard outside(Guard::current(), 0);
+          return reorder_steps(forward.output_slots(output), forward.order(), back.order());
+        };
+        // The product of the second one waits for no state.
+        const Var next = tanh(step + h * back.step_slot(turned(0)) + matmul(back.step_slot(turned(1)), parameter("w", weight)));
+        back.update_memory(h, next);
+        back.output(next);
+      }
+      output("y", back.outputs().at(0));
+    }
+    for (const LoD::Level& lengths : {LoD::Level{3, 0, 5, 1}, LoD::Level{2, 2}, LoD::Level(70, 2), LoD::Level{4, 1, 1, 7}}) {
+      const LoD lod = LoD::from_lengths({lengths});
+      CAPTURE(lod.to_string());
+      CHECK(compare(program, {{"x", LoDTensor(random_tensor(random, {lod.rows(), width}), lod)}}) == 2);
+    }
+  }
+}
+
 TEST_CASE("loops that do not fit say why and run iteration by iteration") {
   const auto reason = [](const std::function<Var(const Var& step, const Var& n, const Var& x)>& body) {
     Program program;
