@@ -61,7 +61,7 @@ void drop_unread_views(Program& program) {
 
 void drop_unread(Program& program) {
   drop_where(program, [&](const Op& op, int block) {
-    if (op.type == "last_rows") return true;
+    if (op.type == "last_rows" || op.type == "pack") return true;
     const OpDef& def = program.registry().at(op.type);
     return block == 0 && def.pure && def.prepare && !def.stores;
   });

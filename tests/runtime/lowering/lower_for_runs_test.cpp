@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/lowering/lower_for_runs.h>
 
+#include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
 
+#include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/program/text.h>
 
@@ -61,6 +64,32 @@ output "y" = )" + y + "\n",
   std::vector<std::string> types = types_of(program);
   std::erase_if(types, [](const std::string& type) { return type.starts_with("tensor_array"); });
   return types;
+}
+
+TEST_CASE("rows of a recurrent layer that nothing reads are not packed, and last states that nothing reads are not looked up") {
+  for (const bool rows : {true, false}) {
+    Program program;
+    {
+      const Guard guard(program);
+      DynamicRNN rnn;
+      const Var x = input("x", VarType(DType::f32, {DDim::unknown, 2}, 1));
+      std::optional<Var> state;
+      {
+        const auto block = rnn.block();
+        const Var step = rnn.step_input(x), h = rnn.memory(DType::f32, {2});
+        state = h;
+        const Var next = tanh(step + h);
+        rnn.update_memory(h, next);
+        rnn.output(next);
+      }
+      const Var last = rnn.last(*state);
+      output("y", rows ? rnn.outputs().at(0) : last);
+    }
+    lower_for_runs(program, CpuPlace{});
+    const std::vector<std::string> types = types_of(program);
+    CHECK(std::count(types.begin(), types.end(), "pack") == (rows ? 1 : 0));
+    CHECK(std::count(types.begin(), types.end(), "last_rows") == (rows ? 0 : 1));
+  }
 }
 
 }  // namespace
