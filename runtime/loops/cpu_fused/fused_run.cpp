@@ -267,11 +267,11 @@ void FusedRun::State::pick_rows(Part& part, std::int64_t iteration) const {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const IterationRows& input = inputs[i];
     if (input.picked == nullptr) continue;
-    const std::int64_t* rows = input.picked->rows.data() + input.begin[static_cast<std::size_t>(iteration)] + part.first;
+    const std::int64_t* places = input.picked->rows.data() + input.begin[static_cast<std::size_t>(iteration)] + part.first;
     const auto* from = static_cast<const std::byte*>(input.picked->from.raw());
     const std::int64_t bytes = input.width * size, count = live(part, iteration);
     for (std::int64_t row = 0; row < count; ++row)
-      std::memcpy(part.picked[i].data() + row * bytes, from + rows[row] * bytes, static_cast<std::size_t>(bytes));
+      std::memcpy(part.picked[i].data() + row * bytes, from + places[row] * bytes, static_cast<std::size_t>(bytes));
   }
 }
 

@@ -116,8 +116,8 @@ RowDesc gradients(std::int64_t hidden, bool output, bool cell, bool turned, bool
     w.binary(Binary::sigmoid_gradient, of_f, f, {dz, hidden});
     w.binary(Binary::sigmoid_gradient, of_i, i, {dz});
   }
-  for (const RowOperand& product : shown)
-    if (shows) w.unary(Unary::identity, product, {w.output(hidden)});
+  for (const RowOperand& each : shown)
+    if (shows) w.unary(Unary::identity, each, {w.output(hidden)});
   return w.desc;
 }
 
