@@ -5,6 +5,7 @@
 #include <millrace/kernels/cast.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/one_hot.h>
+#include <millrace/kernels/random.h>
 #include <millrace/kernels/where.h>
 #include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
@@ -38,14 +39,16 @@ Tensor fill_value(const Attributes& attributes) {
   return value;
 }
 
-void infer_constant_of_shape(InferContext& context) {
-  const DType dtype = fill_value(context.attributes()).dtype();
+/// A tensor of `dtype` whose extents are input 0.
+void infer_of_shape(InferContext& context, DType dtype) {
   expect_index(context, 0);
   if (const auto shape = constant_integers(context, 0)) return context.result(VarType(dtype, DDim(*shape)));
   const std::int64_t rank = list_length(context, 0);
   if (rank == DDim::unknown) return context.result(VarType::unranked(dtype));
   context.result(VarType(dtype, DDim(Ints(static_cast<std::size_t>(rank), DDim::unknown))));
 }
+
+void infer_constant_of_shape(InferContext& context) { infer_of_shape(context, fill_value(context.attributes()).dtype()); }
 
 int refuse_computed_shape(const InferContext&, int) { refuse_rows("takes its shape from the rows"); }
 
@@ -63,6 +66,53 @@ OpDef constant_of_shape_op() {
   def.host_inputs = {0};
   def.follow_rows = follow_first(refuse_computed_shape);
   def.vectorize = [](Vectorizer& v, const Op& op) { expect_shared(v, op, 0, "a shape"); };
+  return def;
+}
+
+RandomOptions random_options(const Attributes& attributes) {
+  RandomOptions options;
+  const std::string distribution = attributes.get_or("distribution", std::string("uniform"));
+  if (distribution != "uniform" && distribution != "normal")
+    throw ProgramError("attribute 'distribution': expected uniform or normal, found " + distribution);
+  if (distribution == "normal") options.distribution = Distribution::normal;
+  options.dtype = attributes.get_or("dtype", DType::f32);
+  if (options.dtype != DType::f32 && options.dtype != DType::f64)
+    throw ProgramError("attribute 'dtype': expected f32 or f64, found " + std::string(name_of(options.dtype)));
+  options.seed = static_cast<std::uint64_t>(attributes.get_or("seed", std::int64_t{0}));
+  options.number = static_cast<std::uint64_t>(attributes.get_or("number", std::int64_t{0}));
+  return options;
+}
+
+void infer_random(InferContext& context) {
+  const DType dtype = random_options(context.attributes()).dtype;
+  if (context.has(1)) {
+    expect_index(context, 1);
+    expect_scalar(context, 1);
+  }
+  infer_of_shape(context, dtype);
+}
+
+OpKernel prepare_random(const PrepareContext& context) {
+  return [options = random_options(context.attributes()), shape = constant_integers(context, 0)](OpContext& run) {
+    const auto key = run.has(1) ? static_cast<std::uint64_t>(run.integers(1).at(0)) : 0;
+    run.set(0, random_numbers(DDim(shape ? *shape : run.integers(0)), key, options, run.stream()));
+  };
+}
+
+OpDef random_op() {
+  OpDef def = define("random", {"Shape", "Key?"}, {"Out"}, {"distribution", "dtype", "seed", "number"});
+  def.infer = infer_random;
+  def.prepare = prepare_random;
+  def.host_inputs = {0, 1};
+  def.follow_rows = [](const InferContext&, const std::vector<int>& axes) -> std::vector<int> {
+    for (const int axis : axes)
+      if (axis >= 0) refuse_rows("draws numbers by the place of an element in the whole");
+    return {-1};
+  };
+  def.vectorize = [](Vectorizer& v, const Op& op) {
+    expect_shared(v, op, 0, "a shape");
+    if (op.inputs.size() > 1 && op.inputs[1] != no_var) expect_shared(v, op, 1, "a key");
+  };
   return def;
 }
 
@@ -215,6 +265,7 @@ OpDef identity_op() {
 void add_constant_ops(OpRegistry& registry) {
   registry.add(constant_op());
   registry.add(constant_of_shape_op());
+  registry.add(random_op());
   registry.add(range_op());
   registry.add(one_hot_op());
   registry.add(cast_op());

@@ -51,8 +51,9 @@ void pow_rule(GradientContext& c) {
     }
   }
   if (!c.wants(1)) return;
-  const Term positive = compare("greater", a, 0);
-  set_summed(c, 1, g * (result(c) * call("log", {where(positive, a, number(c, 1, a.dtype()))})));
+  // A power of 0 is constant around an exponent above 0, where log 0 is infinite. The logarithm of a negative base is NaN, as PyTorch's.
+  const Term constant = call("logical_and", {compare("equal", a, 0), compare("greater_equal", value(c, 1), 0)});
+  set_summed(c, 1, g * (result(c) * call("log", {where(constant, number(c, 1, a.dtype()), a)})));
 }
 
 /// `wins`: the comparison of this operand with the other one that makes it the result.

@@ -305,7 +305,7 @@ void add_constant_gradients(OpRegistry& registry) {
     if (c.wants(0)) set_total(c, 0, g);
     if (c.wants(2)) set_total(c, 2, g * cast_to(numbers_to(extent_of(g, 0)), g.dtype()));
   });
-  registry.cut_gradients({"bit_cast", "constant", "constant_of_shape", "one_hot"});
+  registry.cut_gradients({"bit_cast", "constant", "constant_of_shape", "one_hot", "random"});
 }
 
 }  // namespace millrace::ops

@@ -168,6 +168,7 @@ constexpr Rule decoding_table[] = {
     {"edit_distance", edit_distance},
     {"ctc_beam_search", refuse, "keeps prefixes in a tree and compares them by their labels, for which ONNX has no ops"},
     {"sample_tokens", refuse, "draws numbers that ONNX's own random ops do not give"},
+    {"random", refuse, "draws numbers that ONNX's own random ops do not give"},
 };
 
 }  // namespace

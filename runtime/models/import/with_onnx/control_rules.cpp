@@ -15,6 +15,8 @@
 namespace millrace::importing {
 namespace {
 
+VarId scalar(Importer& to, VarId x) { return to.type(x).rank() == 0 ? x : to.emit1("reshape", {x}, {{"shape", Ints{}}}); }
+
 const onnx::GraphProto& branch_graph(const Node& node, const char* name) {
   const onnx::GraphProto& graph = node.graph(name);
   if (std::cmp_not_equal(graph.output_size(), node.outputs()))
@@ -36,8 +38,9 @@ bool took_branch(Importer& to, const Node& node) {
 }
 
 void branch(Importer& to, const Node& node, const char* op) {
-  const VarId condition = to.in(node, 0);
+  VarId condition = to.in(node, 0);
   if (took_branch(to, node) || took_steps(to, node)) return;
+  if (to.type(condition).rank() > 1) condition = scalar(to, condition);
   const auto block = [&](const char* name) {
     to.enter({});
     return to.leave(to.body(branch_graph(node, name), {}));
@@ -85,8 +88,6 @@ struct While {
   auto next_states(std::size_t first) const { return std::span(results).subspan(first, states); }
   std::set<std::size_t> layers = {};  ///< states that are carried without the axis of layers and directions, of extent 1
 };
-
-VarId scalar(Importer& to, VarId x) { return to.type(x).rank() == 0 ? x : to.emit1("reshape", {x}, {{"shape", Ints{}}}); }
 
 /// Leaves the loop at the start of an iteration.
 void leave_if(Importer& to, const While& loop, VarId condition) {

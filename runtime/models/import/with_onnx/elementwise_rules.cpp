@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <limits>
+
 #include <millrace/runtime/models/import/with_onnx/element_types.h>
 #include <millrace/runtime/models/import/with_onnx/formula.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
@@ -93,15 +95,16 @@ void pow(Importer& to, const Node& node, const char* op) {
   to.give(node, "cast", {wide}, {{"to", dtype}});
 }
 
-/// Bounds were attributes up to opset 10.
+/// Bounds were attributes up to opset 10, whose defaults are the ends of f32: infinity is cut to them.
 void clip(Importer& to, const Node& node, const char* op) {
   const VarId x = to.in(node, 0);
   if (to.opset() >= 11) return to.give(node, op, {x, to.in_or_none(node, 1), to.in_or_none(node, 2)});
-  const auto bound = [&](const char* name) {
-    return node.has_attribute(name) ? to.literal(scalar_of(to.type(x).dtype, node.real(name, 0))) : no_var;
+  constexpr double most = std::numeric_limits<float>::max();
+  const auto bound = [&](const char* name, double otherwise) {
+    return to.literal(scalar_of(to.type(x).dtype, node.real(name, otherwise)));
   };
-  const VarId low = bound("min");
-  const VarId high = bound("max");
+  const VarId low = bound("min", -most);
+  const VarId high = bound("max", most);
   to.give(node, op, {x, low, high});
 }
 

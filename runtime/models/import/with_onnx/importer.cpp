@@ -96,10 +96,31 @@ const Rule* find_rule(std::string_view onnx) {
        {elementwise_rules(), reduce_rules(), linear_rules(),    window_rules(),  norm_rules(),  einsum_rules(), pick_rules(),
         shape_rules(),       piece_rules(),  recurrent_rules(), control_rules(), list_rules(),  curve_rules(),  quantized_rules(),
         signal_rules(),      loss_rules(),   attention_rules(), layout_rules(),  state_rules(), bit_rules(),    image_rules(),
-        grid_rules(),        fold_rules(),   unique_rules(),    qlinear_rules(), fused_rules()})
+        grid_rules(),        fold_rules(),   unique_rules(),    qlinear_rules(), fused_rules(), random_rules()})
     for (const Rule& rule : family)
       if (rule.onnx == onnx) return &rule;
   return nullptr;
+}
+
+void Importer::needs_extent(VarId x, int axis, std::int64_t extent) {
+  const std::optional<DDim>& shape = type(x).shape;
+  if (block() != 0 || extent < 0 || !shape || shape->rank() <= axis || axis < 0 || (*shape)[axis] >= 0) return;
+  const Element from = origin(x, axis);
+  for (const Program::Port& port : program_.inputs()) {
+    if (port.var != from.of || !type(port.var).shape || from.axis < 0) continue;
+    if ((*type(port.var).shape)[from.axis] < 0 && needed_extents_[port.name].emplace(from.axis, extent).second) again_ = true;
+  }
+}
+
+std::vector<VarId> Importer::counters() const {
+  std::vector<VarId> made;
+  int last = 0;
+  for (const Scope& scope : scopes_) {
+    if (scope.block == std::exchange(last, scope.block)) continue;
+    const std::vector<VarId>& params = program_.block(scope.block).params;
+    if (!params.empty() && type(params[0]).dtype == DType::i64 && type(params[0]).rank() == 0) made.push_back(params[0]);
+  }
+  return made;
 }
 
 Tensor scalar_of(DType dtype, double value) {
@@ -190,7 +211,12 @@ void Importer::inputs(const onnx::GraphProto& graph) {
   for (const onnx::ValueInfoProto& input : graph.input()) {
     if (scope.known.contains(input.name())) continue;  // an initializer gives it a value
     const std::string where = source_.name() + ": input " + printable(input.name());
-    const VarType type = type_of_onnx(input.type(), where);
+    VarType type = type_of_onnx(input.type(), where);
+    std::vector<std::string> names = extents_of_onnx(input.type());
+    for (const auto& [axis, extent] : needed_extents_[input.name()]) {
+      (*type.shape)[axis] = extent;
+      if (!names.empty()) names.at(static_cast<std::size_t>(axis)).clear();
+    }
     if (scope.vars.contains(input.name())) fail("input " + printable(input.name()) + ": expected each name once, found it twice");
     const auto bound = options_.constants.find(input.name());
     if (const auto preset = defaults_.find(input.name()); preset != defaults_.end()) {
@@ -198,7 +224,7 @@ void Importer::inputs(const onnx::GraphProto& graph) {
       define(input.name(), program_.add_input(input.name(), VarType(known.value.dtype(), known.value.dims())));
       set_element(scope.vars.at(input.name()), known.element);
     } else if (bound == options_.constants.end()) {
-      define(input.name(), program_.add_input(input.name(), type, extents_of_onnx(input.type())));
+      define(input.name(), program_.add_input(input.name(), type, std::move(names)));
       if (input.type().has_tensor_type()) set_element(scope.vars.at(input.name()), held_type(input.type().tensor_type().elem_type()));
     } else {
       if (!fits(VarType(bound->second.dtype(), bound->second.dims()), type))

@@ -66,6 +66,9 @@ class Importer {
   std::set<std::pair<std::size_t, int>>& changed_extents(const onnx::GraphProto& graph) { return changed_extents_[&graph]; }
   /// The var that a name of the file has here; `no_var`: none.
   VarId named(const std::string& name) { return find(name); }
+  /// Every run needs this extent of `x` along an axis. Where it is that of an input of the graph, whose file leaves it open, the input gets it (in another
+  /// attempt, see `again`).
+  void needs_extent(VarId x, int axis, std::int64_t extent);
   /// Rank of a var. UnsupportedError when it is not known.
   int rank(VarId var) const;
 
@@ -130,6 +133,10 @@ class Importer {
   }
   /// Reads that slot; `no_var` where there is no such array, or where `index` is no such count.
   VarId step_read(VarId x, int axis, VarId index);
+  /// The numbers of the iterations of the loops around the innermost block, the outermost loop first: i64 of no axes.
+  std::vector<VarId> counters() const;
+  /// A number of its own for each node that draws numbers.
+  std::int64_t next_draw() { return ++notes_.draws; }
   /// Imports a sub-graph into the innermost block. Returns what its outputs are, each a var of that block.
   std::vector<VarId> body(const onnx::GraphProto& graph, const std::vector<VarId>& inputs);
   /// Ends the innermost block with its results, and returns its index.
@@ -202,8 +209,10 @@ class Importer {
   std::map<std::pair<const onnx::GraphProto*, std::string>, std::unique_ptr<onnx::NodeProto>> other_forms_;
   std::optional<Cuts> cuts_;
   bool again_ = false;
+  std::map<std::string, std::map<int, std::int64_t>> needed_extents_;  // of inputs, by axis
   /// Notes on vars, which another attempt numbers anew.
   struct Notes {
+    std::int64_t draws = 0;
     std::map<std::string, std::pair<VarId, std::int64_t>> pieces_of;
     std::set<VarId> stacked_lists;
     std::unordered_map<VarId, const ElementType*> elements;

@@ -7,7 +7,15 @@
 namespace millrace::importing {
 namespace {
 
+/// The weights [.., K, M] say how many numbers a row of `x` has.
+void rows_of(Importer& to, VarId x, VarId weights, bool transposed) {
+  const std::optional<DDim>& shape = to.type(weights).shape;
+  if (to.program().constant(weights) == nullptr || !shape || shape->rank() < 2) return;
+  to.needs_extent(x, to.type(x).rank() - 1, (*shape)[shape->rank() - (transposed ? 1 : 2)]);
+}
+
 void matmul(Importer& to, const Node& node, const char* op) {
+  rows_of(to, to.in(node, 0), to.in(node, 1), false);
   if (const VarId made = dequantized_product(to, to.in(node, 0), to.in(node, 1), false); made != no_var)
     return to.give(node, "identity", {made});
   to.give(node, op, {to.in(node, 0), to.in(node, 1)});
@@ -25,6 +33,7 @@ bool is_plain_gemm(Importer& to, const Node& node) {
 }
 
 void gemm(Importer& to, const Node& node, const char* op) {
+  if (!node.flag("transA", false)) rows_of(to, to.in(node, 0), to.in(node, 1), node.flag("transB", false));
   if (is_plain_gemm(to, node))
     if (const VarId made = dequantized_product(to, to.in(node, 0), to.in(node, 1), node.flag("transB", false)); made != no_var)
       return to.give(node, node.has(2) ? "add" : "identity",

@@ -147,6 +147,7 @@ VarId sequences(Importer& to, const Node& node, const Form& form) {
   const std::int64_t features = w.rank() == 3 ? (*w.shape)[2] : DDim::unknown;
   const std::optional<DDim> shape = to.type(x).shape;
   if (shape && shape->rank() != 3) throw ProgramError("input X: expected rank 3, found " + to.type(x).to_string());
+  to.needs_extent(x, 2, features > 0 ? features : DDim::unknown);
   if (!shape || ((*shape)[2] < 0 && features > 0))
     x = to.emit1("reshape", {x}, {{"shape", Ints{0, 0, std::max<std::int64_t>(features, 0)}}});
   x = widened(to, x);

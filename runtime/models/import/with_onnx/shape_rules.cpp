@@ -218,15 +218,7 @@ void constant_of_shape(Importer& to, const Node& node, const char* op) {
   if (value.elements() != 1) throw ParseError("attribute value: expected one element, found " + value.to_string());
   const VarId list = to.in(node, 0);
   const VarId made = to.emit1(op, {list}, {{"value", value.read_only()}}, node.wants(0) ? node.output(0) : "");
-  // Extents that are known stay so: 0 copies those that a run computes.
-  const auto elements = to.elements(list);
-  const bool some =
-      elements && std::any_of(elements->begin(), elements->end(), [](const Element& each) { return each.number.has_value(); });
-  const bool all = elements && std::all_of(elements->begin(), elements->end(), [](const Element& each) { return each.number.has_value(); });
-  if (!some || all || std::cmp_greater(elements->size(), max_rank)) return to.bind(node, 0, made);
-  Ints shape;
-  for (const Element& each : *elements) shape.push_back(each.number.value_or(0));
-  to.bind(node, 0, to.emit1("reshape", {made}, {{"shape", shape}}));
+  to.bind(node, 0, with_extents(to, made, list));
 }
 
 /// The op that PyTorch wrote below opset 9 for states with a row for each sequence of its input; it never was in the standard.

@@ -165,6 +165,17 @@ VarId reshaped(Importer& to, VarId x, const std::vector<Extent>& extents) {
   return to.emit1("reshape", {made}, {{"shape", shape}});
 }
 
+VarId with_extents(Importer& to, VarId made, VarId list) {
+  const auto elements = to.elements(list);
+  const bool some =
+      elements && std::any_of(elements->begin(), elements->end(), [](const Element& each) { return each.number.has_value(); });
+  const bool all = elements && std::all_of(elements->begin(), elements->end(), [](const Element& each) { return each.number.has_value(); });
+  if (!some || all || std::cmp_greater(elements->size(), max_rank)) return made;
+  Ints shape;
+  for (const Element& each : *elements) shape.push_back(each.number.value_or(0));  // 0 copies an extent that a run computes
+  return to.emit1("reshape", {made}, {{"shape", shape}});
+}
+
 DType dtype_attribute(const Node& node, const std::string& name) {
   return dtype_of_onnx(checked_cast<int>(node.integer(name, 0)), "attribute " + name);
 }

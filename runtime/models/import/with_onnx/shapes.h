@@ -42,6 +42,8 @@ Extent divided(Importer& to, VarId x, int axis, std::int64_t by);
 Extent product(Importer& to, VarId x, int begin, int end);
 /// `x` with these extents: an attribute as far as they are known, else the shape is computed in the run.
 VarId reshaped(Importer& to, VarId x, const std::vector<Extent>& extents);
+/// `made`, whose extents are `list`: its type says those that are known.
+VarId with_extents(Importer& to, VarId made, VarId list);
 
 /// The windows of one axis: how many elements they take and where they lie. As Conv and the pools have it.
 struct Window {

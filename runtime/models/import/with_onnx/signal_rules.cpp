@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <numbers>
 
 #include <millrace/runtime/models/import/with_onnx/formula.h>
@@ -90,21 +91,35 @@ Signal signal_of(Importer& to, VarId x, int axis) {
 }
 
 /// `x` with `length` numbers along `axis`: cut, or zeros behind.
-VarId of_length(Importer& to, VarId x, int axis, std::int64_t length) {
+VarId of_length(Importer& to, VarId x, int axis, const Extent& length) {
+  const int rank = to.rank(x);
   const std::int64_t found = (*to.type(x).shape)[axis];
-  if (found < 0) throw UnsupportedError("input dft_length: expected an axis of known extent with it, found " + to.type(x).to_string());
-  if (found > length) return to.emit1("slice", {x}, {{"starts", Ints{0}}, {"ends", Ints{length}}, {"axes", Ints{axis}}});
-  if (found == length) return x;
-  Ints pads(2 * static_cast<std::size_t>(to.rank(x)), 0);
-  pads[static_cast<std::size_t>(axis + to.rank(x))] = length - found;
-  return to.emit1("pad", {x}, {{"pads", pads}, {"mode", std::string("constant")}});
+  if (found >= 0 && length.known >= 0) {
+    if (found > length.known) return to.emit1("slice", {x}, {{"starts", Ints{0}}, {"ends", Ints{length.known}}, {"axes", Ints{axis}}});
+    if (found == length.known) return x;
+    Ints pads(2 * static_cast<std::size_t>(rank), 0);
+    pads[static_cast<std::size_t>(axis + rank)] = length.known - found;
+    return to.emit1("pad", {x}, {{"pads", pads}, {"mode", std::string("constant")}});
+  }
+  const auto listed = [&](VarId one) { return to.emit1("reshape", {one}, {{"shape", Ints{1}}}); };
+  const VarId wanted = length.known >= 0 ? number(to, length.known) : length.var;
+  const VarId lack = to.emit1("maximum", {to.emit1("sub", {wanted, extent_of(to, x, axis)}), number(to, 0)});
+  std::vector<VarId> pads(2 * static_cast<std::size_t>(rank), to.literal(Ints{0}));
+  pads[static_cast<std::size_t>(axis + rank)] = listed(lack);
+  DDim shape = *to.type(x).shape;
+  const VarId padded = to.emit1("pad_by", {x, to.emit1("concat", pads, {{"axis", std::int64_t{0}}})}, {{"mode", std::string("constant")}});
+  const VarId made = to.emit1("slice_by", {padded, to.literal(Ints{0}), listed(wanted), to.literal(Ints{axis})});
+  Ints told;
+  for (int i = 0; i < rank; ++i) told.push_back(i == axis ? std::max<std::int64_t>(0, length.known) : std::max<std::int64_t>(0, shape[i]));
+  return to.emit1("reshape", {made}, {{"shape", told}});  // 0 copies an extent that a run computes
 }
 
 struct Transform {
   int axis;
   bool inverse = false;
   bool onesided = false;
-  std::optional<std::int64_t> length = {};
+  Extent length = {};  ///< of the numbers that are transformed, where the node says it
+  bool has_length() const noexcept { return length.known >= 0 || length.var != no_var; }
 };
 
 /// Half of a spectrum, and the other half is its mirror: numbers but the first and the middle one count twice.
@@ -122,7 +137,11 @@ VarId fourier(Importer& to, VarId x, const Transform& how) {
   const DType dtype = to.type(x).dtype;
   const Formula f(to, dtype);
   const bool mirror = how.inverse && how.onesided;
-  if (how.length) x = of_length(to, x, how.axis, mirror ? *how.length / 2 + 1 : *how.length);
+  const auto half_of = [&](const Extent& all) -> Extent {
+    if (all.known >= 0) return {all.known / 2 + 1, no_var};
+    return {-1, to.emit1("add", {to.emit1("div", {all.var, number(to, 2)}), number(to, 1)})};
+  };
+  if (how.has_length()) x = of_length(to, x, how.axis, mirror ? half_of(how.length) : how.length);
   const Signal signal = signal_of(to, x, how.axis);
   if ((*to.type(x).shape)[how.axis] > longest_transform)
     throw UnsupportedError("expected a transform of at most " + std::to_string(longest_transform) + " numbers, found " +
@@ -136,7 +155,8 @@ VarId fourier(Importer& to, VarId x, const Transform& how) {
   };
   if (mirror) {
     const VarId even = to.emit1("mul", {to.emit1("sub", {given, number(to, 1)}), number(to, 2)});
-    return joined({mirrored(to, signal, how.length ? number(to, *how.length) : even, dtype, given)});
+    const VarId all = how.length.known >= 0 ? number(to, how.length.known) : how.has_length() ? how.length.var : even;
+    return joined({mirrored(to, signal, all, dtype, given)});
   }
   const VarId half = to.emit1("add", {to.emit1("div", {given, number(to, 2)}), number(to, 1)});
   Signal made = transformed(f, signal, bases(to, given, how.onesided ? half : given, given, dtype), how.inverse);
@@ -150,6 +170,13 @@ std::optional<std::int64_t> length_input(Importer& to, const Node& node, std::si
   if (known.size() != 1 || known[0] < 1 || known[0] > 1 << 24)
     throw ProgramError(std::string("input ") + name + ": expected one number from 1 to 16777216");
   return known[0];
+}
+
+/// The length of a DFT, as far as the file holds it.
+Extent dft_length(Importer& to, const Node& node) {
+  if (!node.has(1)) return {};
+  if (!to.known_integers(node, 1)) return {-1, as_number(to, to.in(node, 1))};
+  return {*length_input(to, node, 1, "dft_length"), no_var};
 }
 
 /// The axis that a run names goes to the place before the numbers, and back.
@@ -167,8 +194,7 @@ void dft_in_run(Importer& to, const Node& node, VarId x) {
   Ints shape(static_cast<std::size_t>(rank), 0);
   shape.back() = (*to.type(x).shape)[rank - 1] > 0 ? (*to.type(x).shape)[rank - 1] : 0;
   const VarId turned = to.emit1("reshape", {to.emit1("transpose_by", {x, perm})}, {{"shape", shape}});
-  const VarId made =
-      fourier(to, turned, {rank - 2, node.flag("inverse", false), node.flag("onesided", false), length_input(to, node, 1, "dft_length")});
+  const VarId made = fourier(to, turned, {rank - 2, node.flag("inverse", false), node.flag("onesided", false), dft_length(to, node)});
   to.give(node, "transpose_by", {made, perm});
 }
 
@@ -180,8 +206,7 @@ void dft(Importer& to, const Node& node, const char*) {
   const Ints said = to.opset() < 20 ? Ints{node.integer("axis", 1)} : to.needed_integers(node, 2, {-2});
   const int axis = axis_of("axis", said.empty() ? -2 : said[0], rank);
   if (rank < 2 || axis == rank - 1) throw ProgramError("expected another axis than the last, found " + std::to_string(axis));
-  to.give(node, "identity",
-          {fourier(to, x, {axis, node.flag("inverse", false), node.flag("onesided", false), length_input(to, node, 1, "dft_length")})});
+  to.give(node, "identity", {fourier(to, x, {axis, node.flag("inverse", false), node.flag("onesided", false), dft_length(to, node)})});
 }
 
 /// [batch, samples, 1 or 2] → [batch, frames, frequencies, 2]

@@ -286,7 +286,10 @@ VarId convolved(Importer& to, const Node& node, VarId x_given, VarId w_given, Va
     if (kernel[i] >= 0 && kernel[i] != windows[i].kernel)
       throw ProgramError("attribute kernel_shape: expected " + std::to_string(kernel[i]) + " as in the weights, found " +
                          std::to_string(windows[i].kernel));
-  return conv_along(to, x, w, bias, node.integer("group", 1), windows, !exact && may_be_winograd(to, node, x, windows));
+  const std::int64_t group = node.integer("group", 1);
+  if (to.program().constant(w) != nullptr && group >= 1 && group <= (*to.type(w).shape)[0])
+    to.needs_extent(x, 1, (*to.type(w).shape)[1] * group);
+  return conv_along(to, x, w, bias, group, windows, !exact && may_be_winograd(to, node, x, windows));
 }
 
 VarId convolved(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, const std::vector<Window>& windows) {

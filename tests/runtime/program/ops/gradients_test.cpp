@@ -238,8 +238,11 @@ TEST_CASE("the gradients of folds and norms") {
   }
 }
 
-TEST_CASE("equal extremes share the gradient equally, and a product with zeros has the gradient of the others") {
-  const auto gradient_of = [](const std::string& type, const std::vector<Tensor>& inputs, const Attributes& attributes) {
+TEST_CASE(
+    "equal extremes share the gradient equally, a product with zeros has the gradient of the others, and a negative base none by its "
+    "exponent") {
+  const auto gradient_of = [](const std::string& type, const std::vector<Tensor>& inputs, const Attributes& attributes,
+                              const std::string& of = "d_x0") {
     Program program;
     Op op{type, {}, {}, attributes, {}};
     Feeds feeds;
@@ -254,7 +257,7 @@ TEST_CASE("equal extremes share the gradient equally, and a product with zeros h
     Tensor seed(DType::f64, dims);
     for (std::int64_t i = 0; i < seed.elements(); ++i) seed.mutable_data<double>()[i] = 1;
     feeds.emplace("seed_0", seed);
-    return on_cpu(with_gradients(program), feeds)["d_x0"].tensor().to_vector<double>();
+    return on_cpu(with_gradients(program), feeds)[of].tensor().to_vector<double>();
   };
   const auto kind = [](const char* name) { return Attributes{{"kind", std::string(name)}, {"axes", Ints{0}}, {"keepdims", false}}; };
   CHECK(gradient_of("reduce", {Tensor::from({1.0, 3.0, 3.0, 2.0})}, kind("max")) == std::vector<double>{0, 0.5, 0.5, 0});
@@ -267,6 +270,12 @@ TEST_CASE("equal extremes share the gradient equally, and a product with zeros h
   CHECK(gradient_of("prelu", {Tensor::from({0.0, 2.0, -1.0}), Tensor::from({0.25})}, {}) == std::vector<double>{0.25, 1, 0.25});
   CHECK(gradient_of("abs", {Tensor::from({0.0, 2.0, -1.0})}, {}) == std::vector<double>{0, 1, -1});
   CHECK(gradient_of("pow", {Tensor::from({0.0, 2.0}), Tensor::from({0.0, 0.0})}, {}) == std::vector<double>{0, 0});
+  const std::vector<double> of_exponent =
+      gradient_of("pow", {Tensor::from({0.0, 0.0, -2.0, 1.0}), Tensor::from({0.0, 2.0, 2.0, 3.0})}, {}, "d_x1");
+  CHECK(of_exponent[0] == 0);
+  CHECK(of_exponent[1] == 0);
+  CHECK(std::isnan(of_exponent[2]));
+  CHECK(of_exponent[3] == 0);
 }
 
 TEST_CASE("the gradients of ops that move elements come from where they went") {

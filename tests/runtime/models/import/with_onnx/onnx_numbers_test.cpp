@@ -18,6 +18,8 @@
 #include <support/random_tensor.h>
 #include <support/same_bits.h>
 
+#include <millrace/runtime/lowering/recurrence.h>
+
 namespace millrace {
 namespace {
 
@@ -195,6 +197,185 @@ TEST_CASE("DepthToSpace and a GroupNormalization with a scale for each group tak
   groups.node("GroupNormalization", {"x", "scale", "bias"}, {"y"}).set("num_groups", 2);
   CHECK_THROWS_WITH_AS(parse(groups, 18), doctest::Contains("expected an extent of axis 1 that 2 divides, found f32[1, 5, 3]"),
                        ProgramError);
+}
+
+TEST_CASE("A Clip of old opsets without a bound cuts infinity to the ends of f32") {
+  constexpr float most = std::numeric_limits<float>::max(), infinite = std::numeric_limits<float>::infinity();
+  GraphBuilder graph;
+  graph.input("x", {-1}).output("all").output("low").output("high");
+  graph.node("Clip", {"x"}, {"all"});
+  graph.node("Clip", {"x"}, {"low"}).set("min", -1.0f);
+  graph.node("Clip", {"x"}, {"high"}).set("max", 1.0f);
+  const std::map<std::string, Value> feeds{{"x", Tensor::from<float>({-infinite, -2, 2, infinite})}};
+  for (const int opset : {6, 10}) {
+    const RunResult result = testing::on_cpu(parse(graph, opset), feeds);
+    CHECK(result["all"].tensor().to_vector<float>() == std::vector<float>{-most, -2, 2, most});
+    CHECK(result["low"].tensor().to_vector<float>() == std::vector<float>{-1, -1, 2, most});
+    CHECK(result["high"].tensor().to_vector<float>() == std::vector<float>{-most, -2, 1, 1});
+  }
+}
+
+TEST_CASE("An If takes a condition of one element, whatever its axes") {
+  GraphBuilder then, otherwise, graph;
+  then.output("a").node("Neg", {"x"}, {"a"});
+  otherwise.output("b").node("Abs", {"x"}, {"b"});
+  graph.input("c", {1, 1}, onnx::TensorProto::BOOL).input("x", {-1}).output("y");
+  graph.node("If", {"c"}, {"y"}).set("then_branch", then.graph).set("else_branch", otherwise.graph);
+  const Program program = parse(graph);
+  for (const bool condition : {true, false}) {
+    const Tensor c = Tensor::from<bool>({condition}).reshape(DDim{1, 1});
+    const RunResult result = testing::on_cpu(program, {{"c", c}, {"x", Tensor::from<float>({1, -2})}});
+    CHECK(result["y"].tensor().to_vector<float>() == (condition ? std::vector<float>{-1, 2} : std::vector<float>{1, 2}));
+  }
+}
+
+TEST_CASE("Random numbers are those of their distribution, the same in every run, and each node has its own") {
+  GraphBuilder graph;
+  graph.input("x", {-1, 2});
+  for (const char* name : {"normal", "other", "seeded", "again", "uniform", "shaped", "coins"}) graph.output(name);
+  graph.node("RandomNormalLike", {"x"}, {"normal"}).set("mean", 3.0f).set("scale", 2.0f);
+  graph.node("RandomNormalLike", {"x"}, {"other"}).set("mean", 3.0f).set("scale", 2.0f);
+  graph.node("RandomNormalLike", {"x"}, {"seeded"}).set("seed", 7.0f);
+  graph.node("RandomNormalLike", {"x"}, {"again"}).set("seed", 7.0f);
+  graph.node("RandomUniformLike", {"x"}, {"uniform"}).set("low", -1.0f).set("high", 3.0f).set("dtype", 11);
+  graph.node("RandomUniform", {}, {"shaped"}).set("shape", Ints{3, 4});
+  graph.node("Bernoulli", {"x"}, {"coins"}).set("dtype", 7);
+  const Program program = parse(graph);
+  constexpr std::int64_t rows = 20000;
+  const Value x = make_darray(DDim{rows, 2}, 0.25f);
+  const RunResult result = testing::on_cpu(program, {{"x", x}}), next = testing::on_cpu(program, {{"x", x}});
+  const auto moments = [&](const char* name) {
+    const Tensor& drawn = result[name].tensor();
+    double sum = 0, squares = 0;
+    for (std::int64_t i = 0; i < drawn.elements(); ++i) {
+      const double each = drawn.reshape(DDim{drawn.elements()}).rows(i, i + 1).item();
+      sum += each;
+      squares += each * each;
+    }
+    const double mean = sum / static_cast<double>(drawn.elements());
+    return std::pair(mean, squares / static_cast<double>(drawn.elements()) - mean * mean);
+  };
+  CHECK(moments("normal").first == doctest::Approx(3).epsilon(0.01));
+  CHECK(moments("normal").second == doctest::Approx(4).epsilon(0.03));
+  CHECK(moments("uniform").first == doctest::Approx(1).epsilon(0.03));
+  CHECK(moments("uniform").second == doctest::Approx(16.0 / 12).epsilon(0.03));
+  CHECK(moments("coins").first == doctest::Approx(0.25).epsilon(0.03));
+  CHECK(result["uniform"].tensor().dtype() == DType::f64);
+  CHECK(result["coins"].tensor().dtype() == DType::i64);
+  CHECK(result["shaped"].tensor().dims() == DDim{3, 4});
+  for (const char* name : {"normal", "uniform", "shaped", "coins"}) CHECK(same_bits(result[name].tensor(), next[name].tensor()));
+  CHECK_FALSE(same_bits(result["normal"].tensor(), result["other"].tensor()));
+  CHECK(same_bits(result["seeded"].tensor(), result["again"].tensor()));
+  CHECK(testing::on_cpu(program, {{"x", make_darray(DDim{0, 2}, 0.0f)}})["normal"].tensor().dims() == DDim{0, 2});
+}
+
+TEST_CASE("Multinomial draws classes as often as their exponentials say, and none that is impossible") {
+  GraphBuilder graph;
+  graph.input("x", {-1, -1}).output("y");
+  graph.node("Multinomial", {"x"}, {"y"}).set("sample_size", 20000).set("dtype", 7);
+  const float never = -std::numeric_limits<float>::infinity();
+  const Tensor x = Tensor::from(std::vector<float>{std::log(3.0f), never, 0, 5, 5, never}, DDim{2, 3});
+  const Tensor drawn = testing::on_cpu(parse(graph), {{"x", x}})["y"].tensor();
+  CHECK(drawn.dims() == DDim{2, 20000});
+  std::vector<std::vector<double>> counts(2, std::vector<double>(3, 0));
+  const std::vector<std::int64_t> classes = drawn.to_vector<std::int64_t>();
+  for (std::size_t i = 0; i < classes.size(); ++i) counts.at(i / 20000).at(static_cast<std::size_t>(classes[i])) += 1.0 / 20000;
+  CHECK(counts[0][0] == doctest::Approx(0.75).epsilon(0.03));
+  CHECK(counts[1][0] == doctest::Approx(0.5).epsilon(0.03));
+  CHECK(counts[0][1] + counts[1][2] == 0);
+}
+
+TEST_CASE("Iterations of loops draw other numbers, those of a loop within a loop too") {
+  GraphBuilder inner;
+  inner.input("j", {}, onnx::TensorProto::INT64).input("again", {}, onnx::TensorProto::BOOL);
+  inner.output("more").output("drawn");
+  inner.node("Identity", {"again"}, {"more"});
+  inner.node("RandomNormal", {}, {"drawn"}).set("shape", Ints{2});
+  GraphBuilder outer;
+  outer.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL);
+  outer.output("still").output("rows");
+  outer.node("Identity", {"go"}, {"still"});
+  outer.node("Loop", {"three", ""}, {"rows"}).set("body", inner.graph);
+  GraphBuilder graph;
+  graph.input("n", {}, onnx::TensorProto::INT64).initializer("three", Tensor::scalar(std::int64_t{3})).output("y");
+  graph.node("Loop", {"n", ""}, {"y"}).set("body", outer.graph);
+  const Program program = parse(graph);
+  const auto run = [&](std::int64_t n) { return testing::on_cpu(program, {{"n", Tensor::scalar(n)}})["y"].tensor(); };
+  const Tensor whole = run(4);
+  CHECK(whole.dims() == DDim{4, 3, 2});
+  std::vector<float> numbers = whole.to_vector<float>();
+  std::sort(numbers.begin(), numbers.end());
+  CHECK(std::adjacent_find(numbers.begin(), numbers.end()) == numbers.end());
+  CHECK(same_bits(run(2), whole.rows(0, 2)));
+}
+
+TEST_CASE("Numbers drawn for each row are refused in a live sequence, and a distribution of integers is refused") {
+  GraphBuilder graph;
+  graph.input("x", {-1, 2}).output("y");
+  graph.node("RandomNormalLike", {"x"}, {"r"});
+  graph.node("Add", {"x", "r"}, {"y"});
+  CHECK_THROWS_AS(make_recurrence(parse(graph)), UnsupportedError);
+  GraphBuilder whole;
+  whole.input("x", {2}, onnx::TensorProto::INT64).output("y").node("RandomNormalLike", {"x"}, {"y"});
+  CHECK_THROWS_WITH_AS(parse(whole), doctest::Contains("expected floats to draw, found i64"), UnsupportedError);
+}
+
+TEST_CASE("A Fourier transform takes a length that a run computes, with the bits of one that the file holds") {
+  Random random(3);
+  const auto made = [](const Tensor& x, std::int64_t length, bool known, bool inverse, bool onesided) {
+    GraphBuilder graph;
+    graph.input("x", {-1, -1, x.dim(2)}).output("y");
+    known ? graph.initializer("n", Tensor::scalar(length)) : graph.input("n", {}, onnx::TensorProto::INT64);
+    graph.node("DFT", {"x", "n"}, {"y"}).set("axis", 1).set("inverse", inverse).set("onesided", onesided);
+    std::map<std::string, Value> feeds{{"x", x}};
+    if (!known) feeds.emplace("n", Tensor::scalar(length));
+    return testing::on_cpu(parse(graph, 17), feeds)["y"].tensor();
+  };
+  for (const std::int64_t length : {5, 8, 12}) {
+    CAPTURE(length);
+    const Tensor real = random_tensor(random, DDim{2, 8, 1}), both = random_tensor(random, DDim{2, 8, 2});
+    for (const bool onesided : {false, true}) {
+      const Tensor whole = made(real, length, true, false, onesided);
+      CHECK(whole.dims() == DDim{2, onesided ? length / 2 + 1 : length, 2});
+      CHECK(same_bits(made(real, length, false, false, onesided), whole));
+    }
+    for (const bool onesided : {false, true})
+      CHECK(same_bits(made(both, length, false, true, onesided), made(both, length, true, true, onesided)));
+  }
+}
+
+TEST_CASE("Weights say the open extents of the inputs that they multiply, so that rows are told apart") {
+  const auto type_of = [](const GraphBuilder& graph) {
+    const Program program = parse(graph);
+    return program.var(program.inputs()[0].var).type.to_string();
+  };
+  GraphBuilder product;
+  product.input("x", {-1, -1}).initializer("w", ones({3, 2})).initializer("b", ones({2})).output("y");
+  product.node("MatMul", {"x", "w"}, {"p"});
+  product.node("Add", {"p", "b"}, {"y"});
+  CHECK(type_of(product) == "f32[?, 3]");
+  CHECK_NOTHROW(make_recurrence(parse(product)));
+  CHECK_THROWS_AS(testing::on_cpu(parse(product), {{"x", ones({4, 2})}}), ShapeError);
+  GraphBuilder turned;
+  turned.input("x", {-1, -1}).initializer("w", ones({2, 3})).output("y");
+  turned.node("Gemm", {"x", "w"}, {"y"}).set("transB", 1);
+  CHECK(type_of(turned) == "f32[?, 3]");
+  GraphBuilder windows;
+  windows.input("x", {-1, -1, -1}).initializer("w", ones({4, 2, 3})).output("y");
+  windows.node("Conv", {"x", "w"}, {"y"}).set("group", 2);
+  CHECK(type_of(windows) == "f32[?, 4, ?]");
+  GraphBuilder cells;
+  cells.input("x", {-1, -1}).initializer("W", ones({1, 8, 3})).initializer("R", ones({1, 8, 2})).initializer("one", list({1})).output("y");
+  cells.node("Unsqueeze", {"x", "one"}, {"rows"});
+  cells.node("LSTM", {"rows", "W", "R"}, {"y"}).set("hidden_size", 2);
+  CHECK(type_of(cells) == "f32[?, 3]");
+  CHECK(make_recurrence(parse(cells)).states.size() == 2);
+  // An extent of 1 may be stretched.
+  GraphBuilder stretched;
+  stretched.input("x", {-1, -1}).initializer("w", ones({3, 2})).initializer("b", ones({3})).output("y");
+  stretched.node("Add", {"x", "b"}, {"s"});
+  stretched.node("MatMul", {"s", "w"}, {"y"});
+  CHECK(testing::on_cpu(parse(stretched), {{"x", ones({4, 1})}})["y"].tensor().dims() == DDim{4, 2});
 }
 
 TEST_CASE("GlobalLpPool is the norm of all places, and AveragePool refuses integers") {
