@@ -41,6 +41,7 @@ class StepBuilder {
   void eval_block(int block);
   void eval(const Op& op, int block);
   void eval_generic(const Op& op, int block);
+  bool eval_squeeze(const Op& op, const Symbol& x, int block);
   void bind_final(const Op& op, const Symbol& input);
   void bind_decided_late(const Op& op, const std::vector<int>& blocks, const Symbol& decision);
   bool is_inside(int block, const std::vector<int>& blocks) const;

@@ -157,6 +157,7 @@ void StepBuilder::eval_generic(const Op& op, int block) {
   if (op.type == "sequence_conv" && inputs[0].rows == 0) return eval_sequence_conv(op, inputs);
   if (op.type == "sequence_pool" && eval_pool(op, inputs)) return;
   if (op.type == "cumsum" && eval_running_sum(op, inputs[0])) return;
+  if (op.type == "squeeze" && eval_squeeze(op, inputs[0], block)) return;
   if (eval_padding(op, inputs)) return;
   if (!ragged_) align(inputs);
   expect_same_rows(op, inputs);
@@ -182,6 +183,23 @@ void StepBuilder::eval_generic(const Op& op, int block) {
     }
     bind(op.outputs[i], std::move(outputs[i]));
   }
+}
+
+/// A squeeze that names no axes leaves the axis of the rows, whose extent in a step says nothing of the sequence. False: not of that kind.
+bool StepBuilder::eval_squeeze(const Op& op, const Symbol& x, int block) {
+  const std::optional<DDim>& shape = program_.var(op.inputs[0]).type.shape;
+  if (!x.is(Kind::step) || x.rows < 0 || !shape || !op.attributes.get_or("axes", std::vector<std::int64_t>{}).empty()) return false;
+  std::vector<std::int64_t> axes;
+  for (int axis = 0; axis < shape->rank(); ++axis) {
+    if (axis == x.rows) continue;
+    if ((*shape)[axis] == DDim::unknown) return false;
+    if ((*shape)[axis] == 1) axes.push_back(axis);
+  }
+  Op named = op;
+  named.type = axes.empty() ? "identity" : "squeeze";
+  named.attributes = axes.empty() ? Attributes() : Attributes{{"axes", axes}};
+  eval_generic(named, block);
+  return true;
 }
 
 /// A value that depends on the end of the sequence is known only then.

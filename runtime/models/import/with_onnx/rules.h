@@ -36,6 +36,7 @@ std::span<const Rule> fused_rules();
 std::span<const Rule> signal_rules();
 std::span<const Rule> loss_rules();
 std::span<const Rule> attention_rules();
+std::span<const Rule> joined_attention_rules();
 std::span<const Rule> layout_rules();
 std::span<const Rule> state_rules();
 std::span<const Rule> bit_rules();

@@ -123,6 +123,24 @@ TEST_CASE("Causal convolutions over pictures of rows go live, padded before them
   }
 }
 
+TEST_CASE("A squeeze that names no axes leaves the rows of a live sequence") {
+  for (const std::int64_t units : {1, 3}) {
+    GraphBuilder graph;
+    graph.input("x", {-1, 4}).initializer("w", ones({4, units})).initializer("i1", list({1})).output("y");
+    graph.node("MatMul", {"x", "w"}, {"p"});
+    graph.node("Unsqueeze", {"p", "i1"}, {"rows"});
+    graph.node("Squeeze", {"rows"}, {"y"});
+    const Recurrence recurrence = make_recurrence(parse(graph));
+    const testing::StepByStep steps(recurrence);
+    testing::Random random(11);
+    for (const std::int64_t count : {1, 2, 5}) {
+      const Tensor x = testing::random_tensor(random, DDim{count, 4});
+      const RunResult result = testing::run_fifo(run(parse(graph), Feeds{{"x", x}}));
+      CHECK(steps.run(x) == testing::bytes_of(result["y"].tensor()));
+    }
+  }
+}
+
 TEST_CASE("Shapes that are computed from the number of rows go live") {
   SUBCASE("a norm that is stretched to the shape of what it divides") {
     Live graph;

@@ -378,6 +378,91 @@ TEST_CASE("Weights say the open extents of the inputs that they multiply, so tha
   CHECK(testing::on_cpu(parse(stretched), {{"x", ones({4, 1})}})["y"].tensor().dims() == DDim{4, 2});
 }
 
+TEST_CASE("Attention of ONNX Runtime's optimiser is that of ONNX, with bias, past and masks of keys") {
+  Random random(5);
+  constexpr std::int64_t batch = 2, rows = 3, past = 2, heads = 2, size = 4, width = heads * size;
+  const Tensor q = random_tensor(random, DDim{batch, rows, width}), k = random_tensor(random, DDim{batch, rows, width}),
+               v = random_tensor(random, DDim{batch, rows, width}), bias = random_tensor(random, DDim{3 * width}),
+               old_k = random_tensor(random, DDim{batch, heads, past, size}), old_v = random_tensor(random, DDim{batch, heads, past, size});
+  const Tensor seen = Tensor::from(std::vector<std::int32_t>{1, 0, 1, 1, 0, 1, 1, 1, 1, 1}, DDim{batch, past + rows});
+  const auto parts = [&](GraphBuilder& graph) {
+    for (const char* name : {"q", "k", "v"}) graph.input(name, {-1, -1, width});
+    for (const char* name : {"old_k", "old_v"}) graph.input(name, {-1, heads, -1, size});
+    graph.input("seen", {-1, -1}, onnx::TensorProto::INT32).initializer("bias", bias).output("y");
+  };
+  const std::map<std::string, Value> feeds{{"q", q}, {"k", k}, {"v", v}, {"old_k", old_k}, {"old_v", old_v}, {"seen", seen}};
+  GraphBuilder joined;
+  parts(joined);
+  joined.output("new_k");
+  joined.node("MultiHeadAttention", {"q", "k", "v", "bias", "seen", "", "old_k", "old_v"}, {"y", "new_k", "new_v"})
+      .domain("com.microsoft")
+      .set("num_heads", 2)
+      .set("unidirectional", 1)
+      .set("mask_filter_value", -std::numeric_limits<float>::infinity());
+  GraphBuilder plain;
+  parts(plain);
+  plain.initializer("zero", Tensor::from<std::int32_t>({0})).initializer("axes", list({1, 2}));
+  for (const auto& [name, begin] : {std::pair{"q", 0}, {"k", 8}, {"v", 16}}) {
+    plain.initializer(std::string(name) + " bias", bias.rows(begin, begin + 8));
+    plain.node("Add", {name, std::string(name) + " bias"}, {std::string(name) + " sum"});
+  }
+  plain.node("Greater", {"seen", "zero"}, {"look"});
+  plain.node("Unsqueeze", {"look", "axes"}, {"mask"});
+  plain.node("Attention", {"q sum", "k sum", "v sum", "mask", "old_k", "old_v"}, {"y"})
+      .set("q_num_heads", 2)
+      .set("kv_num_heads", 2)
+      .set("is_causal", 1);
+  const RunResult found = testing::on_cpu(parse(joined, 23), feeds);
+  const std::vector<float> got = found["y"].tensor().to_vector<float>(),
+                           expected = testing::on_cpu(parse(plain, 23), feeds)["y"].tensor().to_vector<float>();
+  REQUIRE(got.size() == expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) CHECK(got[i] == doctest::Approx(expected[i]).epsilon(1e-5));
+  CHECK(found["new_k"].tensor().dims() == DDim{batch, heads, past + rows, size});
+}
+
+TEST_CASE("Attention of ONNX Runtime's optimiser multiplies by the weights of Q, K and V side by side, and hides keys behind lengths") {
+  Random random(6);
+  const Tensor x = random_tensor(random, DDim{2, 3, 5}), w = random_tensor(random, DDim{5, 24}), bias = random_tensor(random, DDim{24});
+  GraphBuilder fixed;
+  fixed.input("x", {-1, 3, 5}).input("lengths", {-1}, onnx::TensorProto::INT32).initializer("w", w).initializer("b", bias).output("y");
+  fixed.node("Attention", {"x", "w", "b", "lengths"}, {"y"})
+      .domain("com.microsoft")
+      .set("num_heads", 2)
+      .set("mask_filter_value", -std::numeric_limits<float>::infinity());
+  const Program program = parse(fixed);
+  const auto with = [&](const Tensor& rows) {
+    return testing::on_cpu(program, {{"x", rows}, {"lengths", Tensor::from(std::vector<std::int32_t>{2, 3}, DDim{2})}})["y"].tensor();
+  };
+  const Tensor whole = with(x);
+  CHECK(whole.dims() == DDim{2, 3, 8});
+  const Tensor more = Tensor::from(std::vector<std::int32_t>{2, 3, 0, 0}, DDim{4});  // as masks of ends and beginnings have them
+  CHECK_THROWS_AS(testing::on_cpu(program, {{"x", x}, {"lengths", more}}), Error);
+  // Another third row of the first sequence, which is hidden, changes that row alone.
+  std::vector<float> changed = x.to_vector<float>();
+  for (std::size_t i = 10; i < 15; ++i) changed[i] += 1;
+  const Tensor other = with(Tensor::from(changed, DDim{2, 3, 5}));
+  CHECK(same_bits(other.rows(1, 2), whole.rows(1, 2)));
+  CHECK(same_bits(other.slice(1, 0, 2).rows(0, 1).copy_to(CpuPlace{}), whole.slice(1, 0, 2).rows(0, 1).copy_to(CpuPlace{})));
+  CHECK_FALSE(same_bits(other, whole));
+}
+
+TEST_CASE("Embeddings of ONNX Runtime's optimiser are the norm of sums of rows, with the lengths by the mask") {
+  GraphBuilder graph;
+  graph.input("ids", {-1, -1}, onnx::TensorProto::INT32).input("mask", {-1, -1}, onnx::TensorProto::INT32);
+  graph.initializer("words", Tensor::from(std::vector<float>{1, 2, 4, 0}, DDim{2, 2}));
+  graph.initializer("places", Tensor::from(std::vector<float>{0, 1, 2, 0, 5, 5}, DDim{3, 2}));
+  graph.initializer("scale", ones({2})).initializer("shift", Tensor::from<float>({0, 10}));
+  graph.output("y").output("lengths").output("sum");
+  graph.node("EmbedLayerNormalization", {"ids", "", "words", "places", "", "scale", "shift", "mask"}, {"y", "lengths", "sum"})
+      .domain("com.microsoft");
+  const RunResult result = testing::on_cpu(parse(graph), {{"ids", Tensor::from(std::vector<std::int32_t>{0, 1, 1, 0}, DDim{2, 2})},
+                                                          {"mask", Tensor::from(std::vector<std::int32_t>{1, 1, 1, 0}, DDim{2, 2})}});
+  CHECK(result["sum"].tensor().to_vector<float>() == std::vector<float>{1, 3, 6, 0, 4, 1, 3, 2});
+  CHECK(result["lengths"].tensor().to_vector<std::int32_t>() == std::vector<std::int32_t>{2, 1});
+  const std::vector<float> y = result["y"].tensor().to_vector<float>(), expected{-1, 11, 1, 9, 1, 9, 1, 9};
+  for (std::size_t i = 0; i < y.size(); ++i) CHECK(y[i] == doctest::Approx(expected[i]).epsilon(1e-4));
+}
+
 TEST_CASE("GlobalLpPool is the norm of all places, and AveragePool refuses integers") {
   GraphBuilder graph;
   graph.input("x", {-1, -1, -1}).output("three").output("two");
