@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <limits>
+
 #include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
@@ -119,11 +121,19 @@ void hardmax(Importer& to, const Node& node, const char*) {
   const bool flat = to.opset() < 13;
   const VarId over = flat ? to.emit1("flatten", {x}, {{"axis", node.integer("axis", 1)}}) : x;
   const std::int64_t axis = flat ? 1 : node.integer("axis", -1);
-  const VarId best = to.emit1("argmax", {over}, {{"axis", axis}, {"keepdims", true}, {"select_last", false}});
   const int rank = to.rank(over);
   const int at = static_cast<int>(axis < 0 ? axis + rank : axis);
   if (at < 0 || at >= rank)
     throw ProgramError("attribute axis: expected one of rank " + std::to_string(rank) + ", found " + std::to_string(axis));
+  // One element more than there are, which is the greatest of none alone: an axis may be empty.
+  const auto with_one = [&] {
+    Ints pads(2 * static_cast<std::size_t>(rank), 0);
+    pads[static_cast<std::size_t>(rank + at)] = 1;
+    return to.emit1("pad", {over},
+                    {{"pads", pads}, {"mode", std::string("constant")}, {"value", -std::numeric_limits<double>::infinity()}});
+  };
+  const VarId some = (*to.type(over).shape)[at] > 0 ? over : with_one();
+  const VarId best = to.emit1("argmax", {some}, {{"axis", std::int64_t{at}}, {"keepdims", true}, {"select_last", false}});
   const VarId places = along(to, count_to(to, extent_of(to, over, at)), at, rank);
   const VarId hot = to.emit1("cast", {to.emit1("equal", {places, best})}, {{"to", to.type(x).dtype}});
   if (!flat) return to.give(node, "identity", {hot});

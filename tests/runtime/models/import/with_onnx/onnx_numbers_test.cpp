@@ -463,6 +463,18 @@ TEST_CASE("Embeddings of ONNX Runtime's optimiser are the norm of sums of rows, 
   for (std::size_t i = 0; i < y.size(); ++i) CHECK(y[i] == doctest::Approx(expected[i]).epsilon(1e-4));
 }
 
+TEST_CASE("Hardmax of an empty axis is empty, and of some elements the first of the greatest") {
+  const float least = -std::numeric_limits<float>::infinity();
+  for (const int opset : {11, 13}) {
+    GraphBuilder graph;
+    graph.input("x", {2, -1}).output("y").node("Hardmax", {"x"}, {"y"}).set("axis", 1);
+    const Program program = parse(graph, opset);
+    CHECK(testing::on_cpu(program, {{"x", make_darray(DDim{2, 0}, 0.0f)}})["y"].tensor().dims() == DDim{2, 0});
+    const Tensor x = Tensor::from(std::vector<float>{1, 3, 3, least, least, least}, DDim{2, 3});
+    CHECK(testing::on_cpu(program, {{"x", x}})["y"].tensor().to_vector<float>() == std::vector<float>{0, 1, 0, 1, 0, 0});
+  }
+}
+
 TEST_CASE("GlobalLpPool is the norm of all places, and AveragePool refuses integers") {
   GraphBuilder graph;
   graph.input("x", {-1, -1, -1}).output("three").output("two");
