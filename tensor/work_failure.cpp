@@ -20,14 +20,17 @@ std::exception_ptr failure_of_work(const std::exception_ptr& error, const std::s
 }
 
 std::exception_ptr place_lost(const Place& place, const std::exception_ptr& cause) {
-  std::string why = "its work failed";
+  return std::make_exception_ptr(PlaceLostError(place.to_string() + " is lost: " + text_of_error(cause)));
+}
+
+std::string text_of_error(const std::exception_ptr& error) {
   try {
-    std::rethrow_exception(cause);
-  } catch (const std::exception& error) {
-    why = error.what();
-  } catch (...) {  // nothing more is known
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "an error that is no std::exception";
   }
-  return std::make_exception_ptr(PlaceLostError(place.to_string() + " is lost: " + why));
 }
 
 }  // namespace millrace

@@ -21,4 +21,7 @@ std::exception_ptr place_lost(const Place& place, const std::exception_ptr& caus
 /// no numbers for them.
 std::exception_ptr failure_of_work(const std::exception_ptr& error, const std::string& origin, const Place& place, int stream = -1);
 
+/// The text of an exception, or that it is no std::exception.
+std::string text_of_error(const std::exception_ptr& error);
+
 }  // namespace millrace

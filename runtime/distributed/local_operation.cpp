@@ -11,6 +11,7 @@
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/cpu_stream.h>
 #include <millrace/tensor/cuda/copy.h>
+#include <millrace/tensor/work_failure.h>
 
 namespace millrace::detail {
 namespace {
@@ -192,14 +193,8 @@ std::vector<Point> LocalOperation::run() {
 }
 
 std::exception_ptr LocalOperation::blame(std::size_t part, const std::exception_ptr& error) const {
-  std::string what = "an error that is no std::exception";
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& known) {
-    what = known.what();
-  } catch (...) {  // named above
-  }
-  return std::make_exception_ptr(RankError(fmt::format("{}: the work of rank {} failed: {}", describe(), ranks_[part], what)));
+  return std::make_exception_ptr(
+      RankError(fmt::format("{}: the work of rank {} failed: {}", describe(), ranks_[part], text_of_error(error))));
 }
 
 void LocalOperation::end(std::exception_ptr error) noexcept {

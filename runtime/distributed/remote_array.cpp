@@ -13,6 +13,7 @@
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/cpu_stream.h>
+#include <millrace/tensor/work_failure.h>
 
 namespace millrace {
 namespace {
@@ -116,14 +117,8 @@ task<void> send_run(LinkPtr link, std::int64_t first, std::vector<SlotValue> val
 
 /// Sends the error, without waiting: a sent message arrives.
 void send_failure(Link& link, std::int64_t next) noexcept {
-  std::string text = "an error that is no std::exception";
   try {
-    throw;
-  } catch (const std::exception& error) {
-    text = error.what();
-  } catch (...) {  // named above
-  }
-  try {
+    const std::string text = text_of_error(std::current_exception());
     Tensor bytes(DType::u8, DDim{static_cast<std::int64_t>(text.size())});
     std::memcpy(bytes.mutable_data<std::uint8_t>(), text.data(), text.size());
     static_cast<void>(link.communicator->send(header(Kind::failed, next, 0, 0, bytes.dim(0)), link.peer, link.host));

@@ -11,6 +11,7 @@
 #include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/tensor/start_thread.h>
+#include <millrace/tensor/work_failure.h>
 
 namespace millrace::detail {
 namespace {
@@ -20,16 +21,6 @@ using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t most_name = 4096;
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& known) {
-    return known.what();
-  } catch (...) {
-    return "an error that is no std::exception";
-  }
-}
 
 /// The memory of another tensor, which has a point of its own.
 class SameMemory final : public MemoryResource {
@@ -182,7 +173,7 @@ void TcpWorld::ask(const Way& way) {
     const TcpMessagePtr message = waiting.front();
     waiting.pop_front();
     if (message->lost != nullptr) {  // then the order of the messages is unknown
-      return fail(TcpFailure::rank, fmt::format("{}: the work of rank {} failed: {}", message->what, rank_, text_of(message->lost)));
+      return fail(TcpFailure::rank, fmt::format("{}: the work of rank {} failed: {}", message->what, rank_, text_of_error(message->lost)));
     }
     message->index = asked_for_[way]++;
     const auto promised = promised_.find(way);
@@ -215,7 +206,7 @@ void TcpWorld::give(const TcpMessagePtr& message, const Want& want) {
     return fail(TcpFailure::mismatch, fmt::format("{}: expected the same of all, found: rank {} asked for {}, rank {} asked for {}",
                                                   title(), rank_, message->asked, message->peer, want.asked));
   if (message->lost != nullptr) {
-    link.write({TcpKind::lost, want.number, 0, text_of(message->lost)});
+    link.write({TcpKind::lost, want.number, 0, text_of_error(message->lost)});
     return end(message, message->lost);
   }
   if (message->device) {
@@ -384,7 +375,7 @@ void TcpWorld::fail_with(std::exception_ptr error) noexcept {
   } catch (const RankError& missing) {
     fail(TcpFailure::rank, missing.what());
   } catch (...) {
-    fail(TcpFailure::communication, text_of(error));
+    fail(TcpFailure::communication, text_of_error(error));
   }
 }
 

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <millrace/streaming/protocol/row_assembler.h>
+#include <millrace/tensor/work_failure.h>
 
 namespace millrace::detail {
 
@@ -362,14 +363,7 @@ void LiveSessionState::on_crossed(std::size_t boundary, std::uint64_t, Row row) 
 void LiveSessionState::on_failed(std::uint64_t seq, std::exception_ptr cause) {
   std::exception_ptr named = cause;  // where there is no memory to say of what
   try {
-    std::string why = "its work failed";
-    try {
-      std::rethrow_exception(cause);
-    } catch (const std::exception& known) {
-      why = known.what();
-    } catch (...) {  // a foreign type keeps its place in `cause`
-    }
-    named = std::make_exception_ptr(LiveError(fmt::format("{}, step {}: {}", label(), seq, why), id(), seq, cause));
+    named = std::make_exception_ptr(LiveError(fmt::format("{}, step {}: {}", label(), seq, text_of_error(cause)), id(), seq, cause));
   } catch (const std::bad_alloc&) {
   }
   end_with(std::move(named));

@@ -31,6 +31,7 @@
 #include <millrace/streaming/transport/connection.h>
 #include <millrace/streaming/transport/listener.h>
 #include <millrace/streaming/transport/wire_error.h>
+#include <millrace/tensor/work_failure.h>
 
 namespace millrace {
 namespace {
@@ -39,16 +40,6 @@ constexpr std::uint32_t retry_when_full_ms = 1000;
 constexpr std::chrono::milliseconds time_for_those_ahead{2};  // of a tick
 constexpr std::size_t most_accepted = 32;                     // connections of one turn of the sockets
 constexpr std::size_t most_at_once = 16384;                   // bytes of replies that are written as one piece, but for the last of them
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& known) {
-    return known.what();
-  } catch (...) {
-    return "its work failed";
-  }
-}
 
 /// Calls a copy of a handler, where there is one: the call may destroy the handler with its server.
 template <class Handler, class... Args>
@@ -914,7 +905,8 @@ Batcher& Server::State::place_for(Connection& connection) {
   LivePlace* found = nullptr;
   for (const auto& place : route.places)
     if (!place->lost() && (found == nullptr || place->batcher().live() < found->batcher().live())) found = place.get();
-  if (found == nullptr) throw ProtocolError(ErrorCode::lost, fmt::format("no place is left: {}", text_of(route.places.front()->lost())));
+  if (found == nullptr)
+    throw ProtocolError(ErrorCode::lost, fmt::format("no place is left: {}", text_of_error(route.places.front()->lost())));
   route.admission.started();
   return found->batcher();
 }
@@ -924,7 +916,7 @@ void Server::State::lost_place(const LivePlace& gone) {
   std::size_t left = 0;
   for (std::size_t device = 0; device < options.devices.size(); ++device)
     left += std::none_of(routes.begin(), routes.end(), [&](const auto& route) { return bool(route->places[device]->lost()); }) ? 1 : 0;
-  call_copy(lost, text_of(gone.lost()), gone.told(), left);
+  call_copy(lost, text_of_error(gone.lost()), gone.told(), left);
 }
 
 void Server::State::accept() {
@@ -1096,7 +1088,7 @@ std::vector<Server::PlaceStats> Server::places() const {
     const std::size_t first = all.size();
     for (const auto& place : route->places)
       all.push_back({route->name, place->place(), place->batcher().stats(), place->batcher().live(),
-                     place->lost() ? text_of(place->lost()) : "", place->seconds_a_row(), place->state_bytes()});
+                     place->lost() ? text_of_error(place->lost()) : "", place->seconds_a_row(), place->state_bytes()});
     // Sessions that learn live on the first device, each at a place of its own.
     PlaceStats& there = all[first];
     add(there.ticks, route->learned);

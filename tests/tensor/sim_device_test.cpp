@@ -152,8 +152,6 @@ TEST_CASE("what is thrown by work keeps its type and says where it was, and a fo
   device.drain(1);
   CHECK_THROWS_WITH_AS(first.check(), "gather: bad row (on sim:0, stream 0)", IndexError);
   CHECK_THROWS_WITH_AS(second.check(), "odd (on sim:0, stream 1)", DeviceError);
-  CHECK_THROWS_WITH_AS(std::rethrow_exception(failure_of_work(std::make_exception_ptr(ShapeError("odd")), "op add of block 1", CpuPlace{})),
-                       "odd (op add of block 1; on cpu)", ShapeError);
 }
 
 TEST_CASE("on a late device work has run before its point is reached") {

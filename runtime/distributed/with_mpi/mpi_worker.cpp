@@ -11,6 +11,7 @@
 #include <millrace/runtime/distributed/internal/when_all.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/tensor/start_thread.h>
+#include <millrace/tensor/work_failure.h>
 
 namespace millrace::detail {
 namespace {
@@ -18,16 +19,6 @@ namespace {
 constexpr int abort_tag = 1;
 constexpr std::size_t most_reason = 4096;
 constexpr std::chrono::microseconds spin{50}, shortest_nap{50}, longest_nap{1000}, idle_nap{20'000};
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& said) {
-    return said.what();
-  } catch (...) {
-    return "an error that is no std::exception";
-  }
-}
 
 }  // namespace
 
@@ -215,7 +206,7 @@ bool MpiWorker::begin_ready() {
     operation->begun = Clock::now();
     active_.push_back(operation);
     if (operation->error == nullptr) continue;
-    abort(fmt::format("{}: the work of rank {} failed: {}", operation->what, rank_, text_of(operation->error)));
+    abort(fmt::format("{}: the work of rank {} failed: {}", operation->what, rank_, text_of_error(operation->error)));
   }
   return progress;
 }
@@ -235,7 +226,7 @@ bool MpiWorker::advance_active() {
       over = true;
       const std::exception_ptr error = std::current_exception();
       operation->done->fail(error);
-      abort(text_of(error));
+      abort(text_of_error(error));
     }
     if (!over) {
       ++i;

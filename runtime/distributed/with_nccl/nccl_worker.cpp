@@ -10,6 +10,7 @@
 #include <millrace/tensor/start_thread.h>
 #include <millrace/tensor/with_cuda/check.h>
 #include <millrace/tensor/with_cuda/stream_state.h>
+#include <millrace/tensor/work_failure.h>
 
 namespace millrace::detail {
 namespace {
@@ -157,14 +158,7 @@ void NcclWorker::run() noexcept {
 
 /// The error of this communicator is the end of its family.
 void NcclWorker::end_by(std::exception_ptr error) noexcept {
-  std::string text = "an error";
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& said) {
-    text = said.what();
-  } catch (...) {
-  }
-  family_->abort(text, this, error);  // known to be aborted before any waiter gets the error
+  family_->abort(text_of_error(error), this, error);  // known to be aborted before any waiter gets the error
   fail(std::move(error));
 }
 
