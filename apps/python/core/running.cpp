@@ -185,6 +185,14 @@ struct Result {
   }
 };
 
+/// The arguments of `program.compile()`.
+struct CompileOptions {
+  int threads = 1;
+  std::string backend = "auto";
+  bool backend_required = false;
+  std::optional<double> deadline = {};  // seconds
+};
+
 /// A program made ready, with what is asked for again at each call.
 struct Compiled {
   struct Input {
@@ -193,18 +201,19 @@ struct Compiled {
     const VarType* type;
   };
 
-  Compiled(const Program& program, int threads, const std::string& backend, bool backend_required, std::optional<double> deadline)
-      : source(std::make_shared<const Program>(program)), threads(threads), made_after_forks(forks()) {
+  explicit Compiled(const Program& program, const CompileOptions& asked = {})
+      : source(std::make_shared<const Program>(program)), threads(asked.threads), made_after_forks(forks()) {
     threads_from(threads, "compile");
     make();
-    const std::optional<Backend> chosen = backend_of(backend);
+    const std::optional<Backend> chosen = backend_of(asked.backend);
     if (!chosen)
-      throw ArgumentError(fmt::format("compile: expected the backend auto, interpreted, captured or fused, found '{}'", backend));
+      throw ArgumentError(fmt::format("compile: expected the backend auto, interpreted, captured or fused, found '{}'", asked.backend));
     options.backend = *chosen;
-    options.backend_required = backend_required;
-    if (deadline) {
-      if (!(*deadline > 0)) throw ArgumentError(fmt::format("compile: expected a deadline of more than 0 seconds, found {}", *deadline));
-      options.deadline = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*deadline));
+    options.backend_required = asked.backend_required;
+    if (asked.deadline) {
+      const double seconds = *asked.deadline;
+      if (!(seconds > 0)) throw ArgumentError(fmt::format("compile: expected a deadline of more than 0 seconds, found {}", seconds));
+      options.deadline = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
     }
     for (const Program::Port& port : source->inputs())
       inputs.push_back({port.name, nb::steal(PyUnicode_InternFromString(port.name.c_str())), &source->var(port.var).type});
@@ -337,18 +346,13 @@ OperationObject start(const Compiled& compiled, const LoopObject& loop, nb::hand
   return start_elsewhere<RunResult>(loop, "run", &result_object, begin, nullptr);
 }
 
-Compiled compile(const SharedProgram& program, int threads, const std::string& backend, bool backend_required,
-                 std::optional<double> deadline) {
-  return Compiled(*program.program, threads, backend, backend_required, deadline);
-}
-
 /// The program as `compile()` makes it ready; anew where it has changed since, or the process was forked.
 nb::object ready(SharedProgram& self) {
   const std::uint64_t revision = self.program->revision();
   if (self.ready.is_valid() && self.ready_revision == revision && nb::cast<const Compiled&>(self.ready).made_after_forks == forks())
     return self.ready;
   self.ready.reset();
-  nb::object made = nb::cast(compile(self, 1, "auto", false, {}));
+  nb::object made = nb::cast(Compiled(*self.program));
   self.ready = made;
   self.ready_revision = revision;
   return made;
@@ -547,8 +551,14 @@ void bind_running(nb::module_& m) {
   bind_compiled(m);
   const nb::object program = m.attr("Program");
   auto cls = nb::borrow<nb::class_<SharedProgram>>(program);
+  const CompileOptions usual;
   cls.def(
-      "compile", &compile, nb::kw_only(), "threads"_a = 1, "backend"_a = "auto", "backend_required"_a = false, "deadline"_a = nb::none(),
+      "compile",
+      [](const SharedProgram& self, int threads, std::string backend, bool backend_required, std::optional<double> deadline) {
+        return Compiled(*self.program, {threads, std::move(backend), backend_required, deadline});
+      },
+      nb::kw_only(), "threads"_a = usual.threads, "backend"_a = usual.backend, "backend_required"_a = usual.backend_required,
+      "deadline"_a = usual.deadline,
       "Makes the program ready. `threads`: how many one operation may split over; results do not depend on it. `backend`: how loops run: "
       "auto,\n"
       "interpreted, captured, fused; `backend_required`: an UnsupportedError where a loop cannot. `deadline`: seconds that a run may take\n"
