@@ -275,8 +275,8 @@ class Planner {
         if (kind != RowRegister::Kind::output && kind != RowRegister::Kind::scratch) refuse(i, "writes what is not its own");
         written[static_cast<std::size_t>(out->reg)] = true;
       }
-      if ((op.kind == Kind::unary && !row_plan_has(op.unary)) || (op.kind == Kind::binary && !row_plan_has(op.binary)) ||
-          (op.kind == Kind::reduce && !row_plan_has(op.reduction)) || (is_narrow(op) && desc_.dtype != DType::f32))
+      if ((op.kind == Kind::unary && !row_plan_has(op.unary)) || (op.kind == Kind::reduce && op.reduction == Reduction::prod) ||
+          (is_narrow(op) && desc_.dtype != DType::f32))
         refuse(i, "a function that row plans of that dtype do not have");
     }
   }
@@ -477,8 +477,6 @@ bool is_elementwise(const RowOp& op) {
 }
 
 bool row_plan_has(Unary kind) { return kind != Unary::is_nan && kind != Unary::is_inf && kind != Unary::logical_not; }
-bool row_plan_has(Binary) { return true; }
-bool row_plan_has(Reduction kind) { return kind != Reduction::prod; }
 
 void run(const RowPlan& plan, const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs,
          std::int64_t rows, void* workspace, SpinHelper* helper) {

@@ -130,8 +130,6 @@ bool is_elementwise(const RowOp& op);
 
 /// Whether the kernel has that function (the rest are left to kernels of their own).
 bool row_plan_has(Unary kind);
-bool row_plan_has(Binary kind);
-bool row_plan_has(Reduction kind);
 
 /// Multiply-adds of a product or cell from which on half of it is worth handing to another thread that spins.
 inline constexpr std::int64_t row_split_work = std::int64_t{1} << 17;

@@ -91,14 +91,6 @@ struct Integers {
   }
 };
 
-/// Whether `b` is one stretched element of that value.
-template <class T>
-bool is_everywhere(const Tensor& b, double value) {
-  for (int axis = 0; axis < b.rank(); ++axis)
-    if (b.dim(axis) != 1 && b.strides()[axis] != 0) return false;
-  return b.elements() > 0 && convert_element<double>(*static_cast<const T*>(b.raw())) == value;
-}
-
 /// Spans of f32 and f64 as they lie; f16, bf16 and other strides go through buffers, a piece at a time.
 template <class T>
 void run_floats(Binary kind, const Tensor& a, const Tensor& b, const Tensor& out, ThreadTeam& team) {
