@@ -10,7 +10,7 @@ namespace millrace {
 
 /// Beam search in steps, as PaddlePaddle Fluid's beam_search and beam_search_decode do it: rows are **prefixes**, and level
 /// 0 of their LoD says which **source** each belongs to. How many rows come out depends on what is in them, so both
-/// functions decide on the host: what they read must be ready (NotReadyError; a CUDA device is waited for, and what the host has already may stay there), what they give is written on
+/// functions decide on the host: their inputs must be ready (NotReadyError; a CUDA device is waited for, and inputs on the host may stay there), and their results are written on
 /// `stream`.
 struct BeamOptions {
   std::int64_t width = 4;      ///< prefixes kept of each source, ≥ 1

@@ -14,7 +14,7 @@ namespace millrace {
 
 /// A convolution over one or more axes, ONNX Conv with weights [out_channels, in_channels / groups, K1, K2, …]:
 ///   y[n, o, l1, l2, …] = Σ_{c, t1, t2, …} w[o, c, t1, t2, …] · x[n, g·in/groups + c, l1·stride1 + t1·dilation1 − before1, …] (+ bias[o]),
-/// g the group of o. The sum is the dot product of gemm.h: k runs over c, then t1, then t2, …; what lies in the padding is a zero that takes part
+/// g the group of o. The sum is the dot product of gemm.h: k runs over c, then t1, then t2, …; an element of the padding is a zero that takes part
 /// like any other. With one axis the bits are those of conv1d.h.
 struct ConvDesc {
   struct Axis {

@@ -22,7 +22,7 @@ struct PackedConvInteger {
   std::vector<std::int32_t> zeros;  ///< of each unit; empty where all are 0
   std::vector<std::int32_t> added;  ///< to the sums of each unit; empty where all are 0
 };
-/// `weights` i8 [M, C / groups, K1 (, K2)], contiguous, `zeros`: what stands for 0 in those of each unit, `added`: what is added to their
+/// `weights` i8 [M, C / groups, K1 (, K2)], contiguous, `zeros`: the 0 of those of each unit, `added`: numbers that are added to their
 /// sums, M or none. ShapeError, DTypeError.
 PackedConvInteger pack_conv_integer(const ConvDesc& desc, const Tensor& weights, std::span<const std::int32_t> zeros,
                                     std::span<const std::int32_t> added = {});
@@ -34,7 +34,7 @@ struct ConvIntegerSteps {
   DType to = DType::i32;
 };
 
-/// The convolution of conv.h of (x − zero) and (weights − zeros), plus `added`, whose sums are exact; beyond i32 they wrap: x u8 or i8 [N, C, L1 (, L2)], `zero` one element of its dtype. What lies in the padding is
+/// The convolution of conv.h of (x − zero) and (weights − zeros), plus `added`, whose sums are exact; beyond i32 they wrap: x u8 or i8 [N, C, L1 (, L2)], `zero` one element of its dtype. The padding is
 /// `zero`. In host memory alone. ShapeError, DTypeError, ArgumentError.
 Tensor conv_integer(const PackedConvInteger& weights, const Tensor& x, const Tensor& zero, const ConvIntegerSteps& steps, StreamRef stream);
 

@@ -30,7 +30,7 @@ void gather_rows_or(const Tensor& x, const std::vector<std::int64_t>& index, con
 Tensor gather_rows_or(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& otherwise, StreamRef stream);
 
 /// out[index[i]] = x[i]; index −1 skips row i; rows of `out` that are not named keep what they hold. A row named twice
-/// gets the later one. Errors as above. `out` may be only partly written before: what was not written stays undefined.
+/// gets the later one. Errors as above. `out` may be only partly written before: other elements stay undefined.
 void scatter_rows(const Tensor& x, const std::vector<std::int64_t>& index, Tensor& out, StreamRef stream);
 void scatter_rows(const Tensor& x, const Tensor& index, Tensor& out, StreamRef stream);
 

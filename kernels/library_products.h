@@ -14,8 +14,8 @@
 /// each result is compared with ours, all bytes. The first that differs nowhere serves every M from then on, 4096 rows at a time at most, and for up
 /// to 32 and 256 rows the first of four that are proposed for few rows and differ nowhere up to there; else ours does. So it changes no result, and a
 /// probe that is not taken costs speed alone. A probe takes a minute or one algorithm more at the very most, and 512 MiB at most (else ours is kept),
-/// during which the caller of the first such product waits; a device probes 64 products at most. Nothing is probed while a graph is recorded: what is
-/// not known by then is ours. The library is loaded when the first product is large enough. `CudaOptions::library_products`, or MILLRACE_CUBLASLT=off
+/// during which the caller of the first such product waits; a device probes 64 products at most. Nothing is probed while a graph is recorded: products that are
+/// not known by then are ours. The library is loaded when the first product is large enough. `CudaOptions::library_products`, or MILLRACE_CUBLASLT=off
 /// in the environment, keeps ours everywhere. On a device that multiplies f32 as tf32 (`CudaOptions::tf32`) products of f32 are ours, unprobed.
 namespace millrace {
 

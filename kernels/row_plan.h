@@ -17,9 +17,9 @@
 #include <millrace/tensor/spin_helper.h>
 #include <millrace/tensor/tensor.h>
 
-/// **A chain of row-wise ops as one kernel.** Rows do not see each other; what one row needs of a whole step of a
+/// **A chain of row-wise ops as one kernel.** Rows do not see each other; the work of one row in a whole step of a
 /// recurrence is written down once, as ops over registers, and runs a block of rows at a time: products over all rows
-/// of the block, what lies between them a few rows at a time, so that intermediate values never leave the first cache.
+/// of the block, the ops between them a few rows at a time, so that intermediate values never leave the first cache.
 /// Each op computes exactly what the kernel of its name computes, so a chain has the bits of its parts, whatever the
 /// number of rows.
 namespace millrace {

@@ -11,7 +11,7 @@
 namespace millrace {
 
 /// One device for callers that work side by side: each gets it with streams of its own (Device::with_own_streams), so that no work queues behind another caller's, and a
-/// failure stays with its caller. Where there are none, all get the device itself. What is given back is used again once its work is done. Thread-safe.
+/// failure stays with its caller. Where there are none, all get the device itself. A device that is given back is used again once its work is done. Thread-safe.
 class CallerDevices {
  public:
   explicit CallerDevices(std::shared_ptr<Device> shared) : shared_(std::move(shared)) {}

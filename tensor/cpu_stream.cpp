@@ -56,7 +56,7 @@ struct CpuStream::Queue {
   };
   /// The number of pieces of work and waits that were enqueued, times `one`, and two flags. One word, so that work in the caller takes no lock.
   std::atomic<std::uint64_t> word{0};
-  static constexpr std::uint64_t busy = 1;    // work runs, or the head waits for a point; who sets it, clears it
+  static constexpr std::uint64_t busy = 1;    // work runs, or the head waits for a point; the thread that sets it clears it
   static constexpr std::uint64_t queued = 2;  // there are items, or the stream has failed: nothing runs in the caller
   static constexpr std::uint64_t one = 4;
   std::mutex mutex;  // of what follows, and held by all who set `queued`

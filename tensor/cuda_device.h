@@ -63,9 +63,9 @@ struct CudaOptions {
 /// and the destructor. A point costs the device nothing until it is awaited: by another stream (an event), or a waiter or coroutine (an
 /// event and a word that the device writes; the waiter spins on the words for at most 50 µs, then naps between two looks; with nothing in
 /// flight it sleeps). The point of an array's slot is an event from its write on.
-/// A point that another stream asks for late may cover what was enqueued since. Memory is reused in stream order: what a tensor gives back
+/// A point that another stream asks for late may cover what was enqueued since. Memory is reused in stream order: the memory of a tensor that is gone
 /// serves the same stream at once, and another one behind an event. A failure on the device fails the points of its streams with CudaError,
-/// what a kernel finds wrong in values (an index outside) with IndexError or ArgumentError. A stream behind a point that is no CUDA stream's
+/// a wrong value that a kernel finds (an index outside) with IndexError or ArgumentError. A stream behind a point that is no CUDA stream's
 /// keeps its work on the host until the point is reached. Thread safety: every member, from any thread. Destroy it when nothing that it runs
 /// is awaited any more; tensors may outlive it.
 ///

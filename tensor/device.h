@@ -44,7 +44,7 @@ class CpuDevice final : public Device {
   std::unique_ptr<Ring> ring_;
 };
 
-/// The host as a runtime wants it: what tensors give back is kept and handed out again, so that a loop's iterations do not fault pages in anew.
+/// The host as a runtime wants it: memory of tensors is kept and handed out again, so that a loop's iterations do not fault pages in anew.
 std::shared_ptr<Device> make_cpu_device(int threads = 1, std::size_t streams = 1);
 
 }  // namespace millrace

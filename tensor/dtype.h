@@ -96,7 +96,7 @@ decltype(auto) visit_dtype(DType dtype, F&& f) {
 }
 
 namespace detail {
-/// Towards zero; what does not fit becomes the nearest that does, NaN becomes 0. (The language leaves these undefined.)
+/// Towards zero; a value that does not fit becomes the nearest that does, NaN becomes 0. (The language leaves these undefined.)
 template <class To, class From>
 constexpr To truncate(From from) {
   constexpr int digits = std::numeric_limits<To>::digits;

@@ -13,7 +13,7 @@ using Level = LoD::Level;
 
 std::string level_text(std::size_t level) { return "lod: level " + std::to_string(level); }
 
-/// Offsets that are consistent in themselves and with the level inside; what follows relies on this alone.
+/// Offsets that are consistent in themselves and with the level inside; later code relies on this alone.
 void check_offsets(const std::vector<Level>& levels) {
   for (std::size_t k = 0; k < levels.size(); ++k) {
     const Level& level = levels[k];

@@ -64,7 +64,7 @@ class LoD {
   LoD levels(int begin, int end) const;
   /// Without level 0. LoDError without levels.
   LoD erase_outermost() const;
-  /// With one more level inside: what were rows are now sequences of these lengths. LoDError unless there is a length for each.
+  /// With one more level inside: each row becomes a sequence of its length. LoDError unless there is a length for each.
   LoD append(std::span<const std::int64_t> lengths) const;
   LoD append(const Level& lengths) const { return append(std::span<const std::int64_t>(lengths)); }
   /// With the levels of `inner` below these; `inner` must have as many outermost sequences as this has rows.

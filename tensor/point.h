@@ -57,7 +57,7 @@ class Timeline {
 
  protected:
   /// A waiter is about to wait for `value`, which was not reached a moment ago. A device, whose progress is not seen unless it is asked for,
-  /// arranges here that `advance` will be called. No lock is held. Must not throw: what goes wrong fails the timeline.
+  /// arranges here that `advance` will be called. No lock is held. Must not throw: a failure fails the timeline.
   virtual void asked(std::uint64_t value) { static_cast<void>(value); }
   /// See `Point::expect`.
   virtual void expected(std::uint64_t value) { static_cast<void>(value); }

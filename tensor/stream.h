@@ -45,7 +45,7 @@ class Stream {
   /// True: the caller is on the stream now, runs its work itself in `context()` and then calls `leave`. False: the work must be pushed.
   virtual bool enter() noexcept = 0;
   virtual KernelContext& context() noexcept = 0;
-  /// Ends what `enter` began; a non-null error fails the stream: what follows does not run, and its points carry the error.
+  /// Ends what `enter` began; a non-null error fails the stream: later work does not run, and its points carry the error.
   virtual void leave(std::exception_ptr error) noexcept = 0;
   /// Appends work that runs later.
   virtual void push(std::unique_ptr<Work> work) = 0;

@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// An immutable list of tensors, the value of an ONNX sequence: what changes it gives another list. Copies share the elements; `append` on
+/// An immutable list of tensors, the value of an ONNX sequence: a change gives another list. Copies share the elements; `append` on
 /// the longest of the lists that share a buffer takes constant time, so a loop may build a list iteration by iteration. Safe to read, and to make
 /// other lists of, from several threads.
 class TensorList {

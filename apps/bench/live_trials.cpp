@@ -54,7 +54,7 @@ Trial Trials::run_once(std::int64_t sessions) const {
   const OnCore server_core(0);
   std::vector<std::string> command{context_.programs + "/millrace", "serve"};
   command.insert(command.end(), load_.served.begin(), load_.served.end());
-  // No capacity: what the server holds is found out here, and it refuses nobody.
+  // No capacity: the trials find out how much the server holds, and it refuses nobody.
   for (const char* word : {"--port", "0", "--quiet", "--capacity", "0", "--max-sessions"}) command.emplace_back(word);
   command.push_back(std::to_string(most_));
   app::Child server(command);

@@ -70,7 +70,7 @@ void measure_low_precision(Context& context) {
       row.goal = goal;
       const std::int64_t weights = problem.w.elements() + problem.r.elements();
       const auto bytes = weights * static_cast<std::int64_t>(size_of(dtype));
-      // Products of i8 are four times as many a cycle: what they need of memory is the limit.
+      // Products of i8 are four times as many a cycle: memory is their limit.
       row.floor =
           context.machine->floor(dtype == DType::i8 ? 0.5 * static_cast<double>(weights) : 2.0 * static_cast<double>(weights), bytes, 1, 1);
       std::string why_not;

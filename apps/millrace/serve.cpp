@@ -235,7 +235,7 @@ void raise_descriptor_limit() noexcept {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// Memory that is freed when other memory runs out. What asked for much fails all the same; Asio and the standard library, which do not survive every small
+/// Memory that is freed when other memory runs out. A large request fails all the same; Asio and the standard library, which do not survive every small
 /// allocation that fails, go on with it. `renew` takes it again.
 class MemoryReserve {
  public:

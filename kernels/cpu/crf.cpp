@@ -275,7 +275,7 @@ struct StepPowers {
   std::vector<double> into_powers, from_powers;  ///< [to, from] and [from, to]
 };
 
-/// Forward–backward sums of one sequence after another; what they give is added up for the weights.
+/// Forward–backward sums of one sequence after another; their results are added up for the weights.
 ///
 /// A step forwards: alpha[t, j] = log Σ_i exp(alpha[t − 1, i] + w[i, j]) + e[t, j], where the sum is that of u[i]·p[i, j]: u and p are the exponentials below
 /// the greatest alpha and the greatest w into j. A sum below `least_sum`, in which terms may be missing that are no numbers of f64, is taken from the

@@ -21,7 +21,7 @@ struct Int8Call {
   std::int64_t columns = 0;
   std::int64_t first_panel = 0;
   std::int64_t last_panel = 0;
-  std::int32_t zero = 0;        ///< what stands for 0 in the rows: it comes off each element, exactly
+  std::int32_t zero = 0;        ///< the 0 of the rows: it comes off each element, exactly
   bool has_sign = true;         ///< elements of rows are i8, else u8
   bool whole = false;           ///< `out` gets the sums as they are, i32
   std::int64_t out_column = 0;  ///< the one that `out` begins with

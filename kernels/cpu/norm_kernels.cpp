@@ -108,7 +108,7 @@ template <int Rows, class T>
 HWY_INLINE void SumSlopes(const NormGradientRow<T>* rows, std::int64_t n, const Moments<T>* moments, Slopes<T>* sums) {
   const typename Chains<T>::D d;
   constexpr int lanes = Chains<T>::lanes, parts = Chains<T>::parts;
-  // Copies: what is written might be one of these for all that a compiler knows.
+  // Copies: a compiler cannot know that the outputs are none of these.
   const T *x[Rows], *g[Rows], *scale[Rows];
   T* products[Rows];
   Chains<T> totals[Rows], alongs[Rows];

@@ -31,7 +31,7 @@ HWY_INLINE hn::Vec<D> LoadSome(D d, const T* from, std::size_t count) {
 #endif
 }
 
-/// The first `count` lanes. In halves, not through a mask: what was stored through a mask reaches memory before anybody can read it.
+/// The first `count` lanes. In halves, not through a mask: elements stored through a mask reach memory before a load can take them.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE void StoreSome(D d, hn::Vec<D> value, T* to, std::size_t count) {
   if (count == hn::Lanes(d)) return hn::StoreU(value, d, to);

@@ -177,8 +177,8 @@ class TensorArray {
   void fail(std::exception_ptr error) const { core_->fail(std::move(error), false); }
   void cancel() const;
 
-  /// The same slots on another place or rank: `array.on(OnPlace(scope, device))`, `array.on(OnRank(scope, communicator, 0, 1, stream))`. What
-  /// `write` gives this array is sent, `read` of the array that this returns receives. See runtime/distributed/remote_array.h.
+  /// The same slots on another place or rank: `array.on(OnPlace(scope, device))`, `array.on(OnRank(scope, communicator, 0, 1, stream))`. A
+  /// value that `write` gives this array is sent, and `read` of the array that this returns receives it. See runtime/distributed/remote_array.h.
   template <class Elsewhere>
   TensorArray on(const Elsewhere& elsewhere) const {
     return elsewhere.carry(*this);

@@ -50,8 +50,8 @@ struct Sampling {
   double temperature = 1;
   std::int64_t top = 0;  ///< only so many of the best; 0: all
 };
-/// A token at random. `keys`: i64 [N] or [N, 1], one for each source: what a source gets depends on (seed, key, step) and its own scores, not on
-/// what stands beside it. The scores that add up are the model's, unchanged by temperature.
+/// A token at random. `keys`: i64 [N] or [N, 1], one for each source: its tokens depend on (seed, key, step) and its own scores, not on
+/// the other sources. The scores that add up are the model's, unchanged by temperature.
 Generated generate_sampled(const Model& model, const Var& start, const std::vector<Var>& states, const Var& keys, const Sampling& sampling,
                            const GenerationOptions& options);
 

@@ -43,7 +43,7 @@ class WhileLoop {
   };
   Frame frame() { return Frame(*this); }
 
-  /// Leaves the loop here when `condition` is true: what follows in this iteration does not run; updates made before count.
+  /// Leaves the loop here when `condition` is true: later ops of this iteration do not run; updates made before count.
   void break_if(const Var& condition);
 
  private:

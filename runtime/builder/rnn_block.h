@@ -57,7 +57,7 @@ class RnnBlock {
   Var memory(const Var& boot);
   /// A memory whose first step reads rows of `row_shape` full of `value`.
   Var memory(DType dtype, const std::vector<std::int64_t>& row_shape, double value = 0.0);
-  /// Once for each memory: what it is at the next step. Same dtype and row as the memory.
+  /// Once for each memory: its value at the next step. Same dtype and row as the memory.
   void update_memory(const Var& memory, const Var& next);
   /// One more output; each step gives a row for each sequence that lives, or a sub-sequence.
   void output(const Var& y);
@@ -66,7 +66,7 @@ class RnnBlock {
   const std::vector<Var>& outputs() const;
   /// After the block: the slots that `outputs()[i]` joins.
   const ArrayVar& output_slots(std::size_t i) const;
-  /// After the block: what `update_memory` was given at the last step of each sequence, in the caller's order; its boot where there was no
+  /// After the block: the value that `update_memory` got at the last step of each sequence, in the caller's order; its boot where there was no
   /// step.
   Var last(const Var& memory) const;
 

@@ -79,7 +79,7 @@ Var merge_by_mask(const Var& set, const Var& unset, const Var& mask, int level =
 Var lod_reset_like(const Var& x, const Var& like);
 Var lod_reset(const Var& x, const Var& lengths);
 Var lod_reset(const Var& x, const std::vector<std::int64_t>& lengths);
-/// One more level inside: what were rows are now sequences of these lengths.
+/// One more level inside: each row becomes a sequence of its length.
 Var lod_append(const Var& x, const Var& lengths);
 Var lod_append(const Var& x, const std::vector<std::int64_t>& lengths);
 

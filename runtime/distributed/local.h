@@ -26,8 +26,8 @@ struct LocalOptions {
 };
 
 /// The ranks of a world inside one process: threads, tasks of one thread, several places, in any mixture. Communicator r of the result is
-/// that of rank r; each may go to a thread of its own. An operation happens in the host thread that brought the last of it about; what lies on
-/// a CUDA device is copied there, on the stream of the rank that takes it, which must not be one that waits for the operation. Sums are made
+/// that of rank r; each may go to a thread of its own. An operation happens in the host thread that brought the last of it about; elements on
+/// a CUDA device are copied there, on the stream of the rank that takes them, which must not be one that waits for the operation. Sums are made
 /// where the host may look (PlaceError). The streams of the ranks go on meanwhile. A rank that is not there yet keeps nobody from calling.
 /// ArgumentError below 1 rank.
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(int world_size, LocalOptions options = {});

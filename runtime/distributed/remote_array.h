@@ -33,7 +33,7 @@ class OnPlace {
 
 /// `TensorArray states = TensorArray(n).named("states").on(OnRank(scope, communicator, 0, 1, stream, 4));` on rank 0, which writes, and on
 /// rank 1, which reads: the same handle, whose `write` sends and whose `read` receives, in runs of `run` steps (the last one shorter). Of an array
-/// of fixed size, a run takes what is there already along, up to `most` steps or a megabyte: what was written while the run before was under way.
+/// of fixed size, a run takes along the steps that were written while the run before was under way, up to `most` steps or a megabyte.
 /// Both give the array the same name and kind. `stream` is where elements are packed, and the place where slots arrive; it and `communicator`
 /// must outlive the scope. When the reading rank dies, the sending task fails, and with it its scope.
 ///

@@ -49,7 +49,7 @@ struct TcpOptions {
 
 /// This rank of a world of processes that are connected by TCP, each with each. The ranks must have met in `ranks`, and make the same
 /// communicators in the same order. Blocks until all are connected: not on a thread that runs tasks (BlockingError). The network must be
-/// trusted: what goes over it is neither secret nor signed.
+/// trusted: messages are neither secret nor signed.
 ///
 /// One thread serves all connections and sleeps while nothing comes. A receiver says what it waits for, and only then do the elements come,
 /// straight to where they belong: nothing is kept on the way, and no message waits behind that of another communicator. Collectives go from

@@ -18,7 +18,7 @@ using LoopGroup = std::vector<std::size_t>;
 std::vector<LoopGroup> find_loop_groups(const Program& program);
 
 /// By loop of `group`: the inputs of the program that it needs and the first one does not. Where one of them comes late, the first must not wait for
-/// the loop: what comes may be made of what the first one writes.
+/// the loop: its values may be made of the writes of the first one.
 std::vector<std::set<VarId>> inputs_beyond_first(const Program& program, const LoopGroup& group);
 
 /// By loop of `group`: the ops of block 0, by their place, that must have run before it, and before no loop of the group in front of it. A loop of the

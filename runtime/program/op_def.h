@@ -117,7 +117,7 @@ struct OpDef {
   }
   /// Sets `context.results` or throws. Required.
   std::function<void(InferContext&)> infer;
-  /// Reads attributes and packs weights once; what it returns is run each time. Null for the ops that the executor itself drives (`while`
+  /// Reads attributes and packs weights once; its result is run each time. Null for the ops that the executor itself drives (`while`
   /// …).
   std::function<OpKernel(const PrepareContext&)> prepare;
   /// Inputs whose elements the kernel reads on the host (shapes, indices of arrays): they are awaited before it runs.

@@ -9,7 +9,7 @@
 namespace millrace {
 
 /// Writes `path` (NAME.mr, the printed form; ArgumentError for another ending) and NAME.safetensors beside it. Each file is written whole
-/// or not at all, and the text takes its place last: what fails before that leaves both as they were, or the weights alone new. The last line of the
+/// or not at all, and the text takes its place last: a failure before that leaves both as they were, or the weights alone new. The last line of the
 /// text and the metadata of the weights hold the same hash of the weights. IoError names the file.
 void save_program(const Program& program, const std::filesystem::path& path);
 /// Reads what `save_program` wrote, and checks it. ParseError, ProgramError and UnsupportedError (unknown ops, all of them) name file,

@@ -11,7 +11,7 @@
 namespace millrace {
 
 /// Runs on the thread that waits for a run, and on no other: nothing is handed to a thread and back. Made for one run, by the thread that drives it;
-/// other threads may post. What still waits when it is destroyed must not be posted any more.
+/// other threads may post. A task that still waits when it is destroyed must not be posted any more.
 class CallerExecutor final : public Executor {
  public:
   CallerExecutor() = default;

@@ -12,7 +12,7 @@
 namespace millrace {
 
 /// Something besides tasks that can move: a simulated device. At every decision the executor chooses among ready tasks and
-/// what its sources offer.
+/// the offers of its sources.
 class ChoiceSource {
  public:
   /// The number of different things that could happen next: 0 when nothing can.

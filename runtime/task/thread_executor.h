@@ -17,7 +17,7 @@ namespace millrace {
 /// Threads that share one queue, first in, first out as seen by each poster, and sleep when it is empty: no CPU is used
 /// while nothing is ready. While a device is about to complete what is awaited (tensor/awaited_soon.h), one of them spins for at most 100 µs at a
 /// time. Destroying it runs what is queued, then joins; every run on it must have ended before, since
-/// what still waits would never go on. Thread safety: every member, from any thread.
+/// a task that still waits would never go on. Thread safety: every member, from any thread.
 class ThreadExecutor final : public Executor {
  public:
   /// ArgumentError unless `threads` is 1 to 65536; ThreadError.

@@ -18,7 +18,7 @@ class Tracer::File {
  public:
   explicit File(const TracerOptions& options) : file_(options.file), most_(options.most_bytes) { TraceJson::begin(text_); }
 
-  // Events end in destructors: what fails is told at the end.
+  // Events end in destructors: a failure is told at the end.
   void add(const Event& event, const std::vector<std::string>& tracks) noexcept {
     try {
       if (error_ != nullptr) return;

@@ -14,7 +14,7 @@ namespace millrace {
 ///
 ///     load = min(sessions × rate, steps a second as measured + young sessions × rate)          refused where load + rate > capacity
 ///
-/// Models that share a machine have an Admission each: what others need of it is gone from the capacity.
+/// Models that share a machine have an Admission each: the need of others is taken off the capacity.
 class Admission {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;

@@ -272,7 +272,7 @@ void LiveSessionState::advance() {
   notify();
 }
 
-/// A save and a reset are done when they were answered, the others now; what is open before the end closes first.
+/// A save and a reset are done when they were answered, the others now; levels that are open before the end close first.
 void LiveSessionState::advance_once() {
   const Mark now = *mark;
   if ((now.kind == Mark::Kind::finish || now.kind == Mark::Kind::reset) && open_levels() > 0) return cross(false, open_levels());

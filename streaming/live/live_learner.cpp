@@ -48,7 +48,7 @@ Learning make_learning(const Program& program, const LearnConfig& config, const 
   made.trainer.trainer.optimizer.kind = kind_of(config.optimizer);
   made.trainer.trainer.schedule.base = config.learning_rate;
   made.trainer.trainer.clipping.norm = config.clip_norm;
-  static_cast<void>(training::LiveTrainer(program, made.trainer));  // what it refuses is known before a session begins
+  static_cast<void>(training::LiveTrainer(program, made.trainer));  // a refusal comes before a session begins
   return made;
 }
 

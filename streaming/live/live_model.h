@@ -139,7 +139,7 @@ class LiveSession {
   task<void> close_level(int level, Limit deadline = {}) const;
   /// Done when nothing more can be answered of what was said: the number of steps since the start or the last reset.
   task<std::uint64_t> flush(Limit deadline = {}) const;
-  /// Ends the sequence and begins it anew: what is open closes, each step is answered, then the state is what it was at the start.
+  /// Ends the sequence and begins it anew: open levels close, each step is answered, then the state is that of the start.
   task<void> reset(Limit deadline = {}) const;
   /// Where the sequence stands when all that was pushed and can be answered is, sealed (StateSeal): with it `open` of this model, of another one or of
   /// a server, with the same program and key, goes on with the same bits. The session itself goes on, too. UnsupportedError without the part openssl.

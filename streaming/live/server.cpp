@@ -239,7 +239,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
         self.route_ = self.server_->route_named(asked);
       }
       self.stream_->limit(self.session_.most_start_bytes(), self.session_.most_start_bytes());
-      // The time for the start is counted from the connection: what the handshake took is gone from it.
+      // The time for the start is counted from the connection: the handshake takes its part of it.
       self.deadline_ = self.begun_ + self.server_->options.limits.handshake;
       self.watch();
       if (self.server_->draining) self.refuse(ErrorCode::draining, "the server is going away", {});
@@ -265,7 +265,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
       accepting_.emit(asio::cancellation_type::terminal);
     let_go();
   }
-  /// The server goes away: who is still shaking hands was promised nothing and cannot be told, nor can who has no connection.
+  /// The server goes away: a peer in its handshake was promised nothing and cannot be told, nor can a session without a connection.
   void dismiss() {
     if (!stream_ || parked_) return close_now();
     attempt([this] {
@@ -349,7 +349,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   Handler<Work> handler(Work work) {
     return Handler<Work>(shared_from_this(), std::move(work));
   }
-  /// A part of the connection's work. Whatever it throws, such as memory that ran out, costs this connection and nobody else.
+  /// A part of the connection's work. An exception, such as memory that ran out, costs this connection and nobody else.
   template <class Work>
   void attempt(Work work) {
     try {
@@ -685,7 +685,7 @@ void Server::State::Connection::hand_over() {
   if (!handover->to->closed_) handover->to->adopt(std::move(stream), handover->acknowledged);
 }
 
-/// Once nothing is pending on the stream before: what was pending has completed with an error.
+/// Once nothing is pending on the stream before: pending operations have completed with an error.
 void Server::State::Connection::take_over() {
   if (!handover_ || reading_ || writing_ || closing_) return;
   const std::unique_ptr<Handover> handover = std::move(handover_);

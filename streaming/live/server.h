@@ -35,7 +35,7 @@ struct ServerOptions {
   std::vector<std::string> origins;              ///< of browsers that may connect, besides those of the server's own page
   std::shared_ptr<const TlsServer> tls;          ///< none: bytes are not encrypted. `reload` it on the context's thread
   std::shared_ptr<const TokenSet> tokens;        ///< none: no token is asked for. Likewise
-  std::shared_ptr<const HttpPages> pages;        ///< what a browser gets that asks for no WebSocket
+  std::shared_ptr<const HttpPages> pages;        ///< for a browser that asks for no WebSocket
   bool insecure = false;                         ///< others than this machine's programs may connect without TLS and a token
   std::size_t max_rows = 4096;                   ///< of one tick
   std::vector<std::shared_ptr<Device>> devices;  ///< a session lives on one of them; none: a CPU device with one thread
@@ -50,7 +50,7 @@ struct ServerOptions {
 };
 
 /// Serves one or several models to many live sessions: connections on the io_context, which one thread runs; ticks on a thread of their own, so that
-/// what arrives meanwhile joins the next. Nothing polls: an idle server uses no CPU. Use it on the io_context's thread. Must outlive the
+/// rows that arrive meanwhile join the next. Nothing polls: an idle server uses no CPU. Use it on the io_context's thread. Must outlive the
 /// context's work: destroy it in or after `on_stopped`, or after the context has stopped. A handler may destroy its server.
 ///
 /// Of several models a client names one in its `start`, or by the address of a WebSocket, /NAME; one that names none gets the first. Each has batchers, states
@@ -121,7 +121,7 @@ class Server {
     Batcher::Stats ticks;
     std::size_t sessions = 0;
     std::string lost{};           ///< what the place was lost by; empty while it is there
-    double seconds_a_row = 0;     ///< what a row of a tick took lately; 0 before the first
+    double seconds_a_row = 0;     ///< the recent time of a row of a tick; 0 before the first
     std::size_t state_bytes = 0;  ///< of the sessions' states
   };
   /// One for each model and device: the first model's in the order of `devices`, then the next one's.

@@ -48,7 +48,7 @@ class SessionHost {
 
 /// One client's side of the protocol (docs/protocol.md), as a state machine without I/O: messages in, a LiveSequence, messages out. Its queues are bounded:
 /// `wants_input` says when to stop reading, and it neither steps nor answers `flush` and `reset` while more than `limits.queued_out` bytes of replies wait; 16 KiB
-/// are enough where many rows wait as well: who sends ahead gets replies as fast as they are read. It never throws
+/// are enough where many rows wait as well: a client that sends ahead gets replies as fast as it reads them. It never throws
 /// for what a client sends: it answers and ends. Not thread-safe; lives on its batcher's thread.
 class Session final : private LiveSequence {
  public:

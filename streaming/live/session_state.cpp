@@ -66,7 +66,7 @@ void Session::on_saved(std::vector<Tensor> states) {
 }
 
 void Session::drain() {
-  if (over() || end_said_) return;  // what has been said to end will
+  if (over() || end_said_) return;  // an end that was announced comes
   if (!started()) return refuse(ErrorCode::draining, "the server is going away");
   Chunk chunk;
   chunk.mark = Mark{Mark::Kind::leave, 0, received_};

@@ -251,7 +251,7 @@ void StateSlab::check_state(const std::vector<Slot>& slots) {
   }
 }
 
-/// Changes the states of slots: `change` counts what it has changed. What is left half done can be neither taken back nor done again.
+/// Changes the states of slots: `change` counts what it has changed. A change that is left half done can be neither taken back nor done again.
 template <class Change>
 void StateSlab::commit(const std::vector<Slot>& slots, Change&& change) {
   std::size_t changed = 0;

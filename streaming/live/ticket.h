@@ -5,7 +5,7 @@
 
 namespace millrace {
 
-/// 128 random bits as 32 hexadecimal digits, which nobody guesses: who has them is who they were given to. IoError when the system has none.
+/// 128 random bits as 32 hexadecimal digits, which nobody guesses: the client that shows them is the one that got them. IoError when the system has none.
 std::string make_ticket();
 
 }  // namespace millrace

@@ -100,7 +100,7 @@ StartedMessage parse_started(const JsonObject& object) {
 ErrorMessage parse_error(const JsonObject& object) {
   ErrorMessage error;
   const std::string code = object.required("code", object.text("code"));
-  // A newer server may know causes that this client does not: what counts is that the session is over.
+  // A newer server may know causes that this client does not: the session is over all the same.
   if (const auto known = error_code_named(code))
     error.code = *known;
   else
@@ -121,7 +121,7 @@ SegmentMessage parse_segment(const JsonObject& object) {
   return segment;
 }
 
-// Each row of a binary result must be whole: what the session was admitted with says how long it is.
+// Each row of a binary result must be whole: the answer to `start` says how long it is.
 void check_rows(const ResultMessage& result, const StartedMessage& started) {
   std::vector<PortSpec> ports;
   for (const PortSpec& port : started.outputs)

@@ -67,7 +67,7 @@ void RowAssembler::pop(std::size_t count) {
     throw IndexError("input '" + kind_->input + "': dropping " + std::to_string(count) + " of " + std::to_string(rows()) + " rows");
   begin_ += count * kind_->row_bytes;
   if (begin_ < bytes_.size()) return;
-  std::vector<std::byte>().swap(bytes_);  // who waits for more holds no memory for it
+  std::vector<std::byte>().swap(bytes_);  // a source that waits for more holds no memory for it
   begin_ = 0;
 }
 

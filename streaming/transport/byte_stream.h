@@ -95,7 +95,7 @@ class ByteStream {
     return boost::asio::async_initiate<Token, void(error_code)>(
         [](auto handler, Carrier* carrier) { carrier->shut_down(std::move(handler)); }, token, carrier_.get());
   }
-  /// Closes at once; what is pending completes with operation_aborted.
+  /// Closes at once; pending operations complete with operation_aborted.
   void close() noexcept { carrier_->close(); }
   /// For a deadline, which closes the stream wherever it moved to, if it still lives.
   const std::shared_ptr<Carrier>& carrier() const noexcept { return carrier_; }
@@ -105,7 +105,7 @@ class ByteStream {
 };
 
 /// For a connected socket: nothing is held back to be joined with more, and at most some 16 KiB that the peer has no room for wait in the kernel, where its own choice
-/// would be megabytes; what has been sent and not been acknowledged is not bounded, and so no rate is.
+/// would be megabytes; bytes that were sent and not acknowledged have no bound, and so no rate has one.
 void set_stream_options(boost::asio::ip::tcp::socket& socket) noexcept;
 
 /// A connected socket as a ByteStream, with these options.

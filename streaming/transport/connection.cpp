@@ -83,7 +83,7 @@ bool shows_token(const Message& message, const TokenSet& tokens) {
   try {
     return message.kind == MessageKind::text && tokens.holds(parse_auth_message(message.payload).token);
   } catch (const ProtocolError&) {
-    return false;  // whatever it was: it is told what was expected
+    return false;  // any other peer: it is told what was expected
   }
 }
 

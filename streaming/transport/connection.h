@@ -38,7 +38,7 @@ struct AcceptOptions {
   std::vector<std::string> origins;                          ///< of browsers that may connect, besides those of the server's own page
   std::shared_ptr<const TlsServer> tls{};                    ///< none: bytes are not encrypted
   std::shared_ptr<const TokenSet> tokens{};                  ///< none: no token is asked for
-  std::shared_ptr<const HttpPages> pages{};                  ///< what a browser gets that asks for no WebSocket; none: 404
+  std::shared_ptr<const HttpPages> pages{};                  ///< for a browser that asks for no WebSocket; none: 404
   std::shared_ptr<const std::vector<std::string>> routes{};  ///< /NAME of each is a WebSocket, too; see MessageStream::route
 
   AcceptOptions() = default;

@@ -18,7 +18,7 @@ namespace millrace {
 /// Initiating functions take any completion token; handlers run through their associated executor (else the stream's); associated allocator
 /// and cancellation slot are honoured (terminal cancellation only: the stream is of no use after it, call `abort`). At most one
 /// `async_read`, and one of `async_write` and `async_close`, at a time; a read and a write may overlap. Destroying the stream aborts it:
-/// what is pending completes with an error. Not thread-safe: use it on its executor.
+/// pending operations complete with an error. Not thread-safe: use it on its executor.
 class MessageStream {
  public:
   using executor_type = boost::asio::any_io_executor;
@@ -63,7 +63,7 @@ class MessageStream {
   virtual std::chrono::steady_clock::time_point last_ping() const noexcept { return {}; }
   /// The route that a WebSocket asked for beside `websocket_route`, without its slash; empty for that one, and over TCP.
   virtual std::string_view route() const noexcept { return {}; }
-  /// Closes at once; what is pending completes with an error.
+  /// Closes at once; pending operations complete with an error.
   virtual void abort() noexcept = 0;
   /// The close code that the peer sent; 0 while there is none, and over TCP.
   virtual std::uint16_t peer_close_code() const noexcept = 0;

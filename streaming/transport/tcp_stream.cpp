@@ -25,7 +25,7 @@ namespace {
 /// The state that a stream and its pending operations share.
 struct Framed {
   Framed(ByteStream carried, std::size_t max_payload) : bytes(std::move(carried)), decoder(max_payload) {}
-  /// The bytes that were read, of which the first `count` are good. As many are read next as came now: who says little costs little.
+  /// The bytes that were read, of which the first `count` are good. As many are read next as came now: a peer that says little costs little.
   void arrived(std::size_t count) {
     if (count == size && size < most)
       next = std::min(4 * size, most);

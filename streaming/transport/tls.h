@@ -35,7 +35,7 @@ class TlsClient {
  public:
   /// `ca_file`: certificates of authorities in PEM; empty: the system's. IoError, ParseError.
   explicit TlsClient(const std::string& ca_file = {});
-  /// Trusts any certificate: what is said is private, but to whom is unknown.
+  /// Trusts any certificate: messages are private, but the other side is unknown.
   static TlsClient trusting_anyone();
 
   /// A connected socket as a stream on which the client's side of TLS is spoken. `async_handshake` checks that the certificate was given to

@@ -9,7 +9,7 @@
 namespace millrace::cuda {
 
 /// A CUDA device of one stream, for what is recorded: outside of a recording its stream is `stream` itself. Work that is enqueued while
-/// something is recorded runs with the graph, not now; what it allocates belongs to the recording; a copy to the host, or one of the host's
+/// something is recorded runs with the graph, not now; its memory belongs to the recording; a copy to the host, or one of the host's
 /// own accord, is an UnsupportedError. One recording at a time, in the thread that asks for it.
 class RecordingDevice : public Device {};
 

@@ -36,7 +36,7 @@ void each_index(const Queue& queue, std::int64_t count, const F& f) {
   each_index_kernel<<<blocks, threads, 0, queue.stream>>>(count, f);
   check(cudaGetLastError(), "a kernel's launch", queue.device);
 #else
-  check(cudaGetLastError(), "a kernel's launch", queue.device);  // before: what this one does is found behind it, however soon it runs
+  check(cudaGetLastError(), "a kernel's launch", queue.device);  // before: errors of this one are found behind it, however soon it runs
   emulated::enqueue(queue.stream, [count, f] {
     constexpr std::int64_t together = 32;
     emulated::in_any_order((count + together - 1) / together, [&](std::int64_t warp) {

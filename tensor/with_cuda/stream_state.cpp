@@ -328,7 +328,7 @@ bool StreamState::look_at_watermarks() {
 
 /// Looks whether the stream has failed, or its kernels have ended, without which a watermark would be waited for in vain. True when there was progress.
 bool StreamState::check_watched() {
-  std::vector<std::pair<std::shared_ptr<CudaWatermark>, std::uint64_t>> due;  // before the stream is asked: what is started later is not
+  std::vector<std::pair<std::shared_ptr<CudaWatermark>, std::uint64_t>> due;  // before the stream is asked: later work is not due
   {
     const std::lock_guard lock(mutex_);
     for (const auto& one : watched_) due.emplace_back(one, one->due());

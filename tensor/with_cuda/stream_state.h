@@ -69,7 +69,7 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   void expect(std::uint64_t value);
   /// Makes `other` wait for `value`. False when that was not handed to CUDA yet.
   bool order(std::uint64_t value, cudaStream_t other, int other_device);
-  /// Work enqueued with position `at` and later comes behind `value` of `other`, which CUDA sees to: what that fails with, this fails with.
+  /// Work enqueued with position `at` and later comes behind `value` of `other`, which CUDA sees to: this fails with the error of that.
   void follow(std::shared_ptr<StreamTimeline> other, std::uint64_t value, std::uint64_t at);
   /// See StreamTimeline::trouble.
   std::exception_ptr trouble(std::uint64_t value, StreamTimeline::Asked& asked);

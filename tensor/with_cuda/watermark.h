@@ -68,7 +68,7 @@ class CudaWatermark final : public Watermark, public std::enable_shared_from_thi
   std::uint64_t seen() const noexcept;
   /// The highest value that has a waiter and a started kernel raises.
   std::uint64_t due() const;
-  /// The device is through with the stream: what is not reached by now never will be.
+  /// The device is through with the stream: a value that is not reached by now never will be.
   void end() noexcept;
 
  protected:

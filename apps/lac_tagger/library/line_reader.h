@@ -7,7 +7,7 @@
 
 namespace millrace::lac {
 
-/// Lines of a descriptor as they come: who types gets an answer to each line, and a file comes in batches. Not thread-safe.
+/// Lines of a descriptor as they come: a person at a terminal gets an answer to each line, and a file comes in batches. Not thread-safe.
 class LineReader {
  public:
   static constexpr std::size_t longest = std::size_t{1} << 20;

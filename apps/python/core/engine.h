@@ -78,7 +78,7 @@ class Engine {
    public:
     Ending(Engine* engine, Run* run, Done done) noexcept : engine_(engine), run_(run), done_(std::move(done)) {}
     void operator()(Outcome<T> outcome) noexcept {
-      const Ref<Run> run = std::move(run_);  // who ends all runs looks at those that are not removed
+      const Ref<Run> run = std::move(run_);  // `shut_down` looks at the runs that are not removed
       done_(std::move(outcome));
       engine_->remove(run.get());
     }

@@ -44,7 +44,7 @@ class LoopExecutor final : public Executor {
   int fileno() const noexcept { return event_; }
   /// `run_posted`, and delivers the news that were posted. For a callback of the event loop, where none of its tasks runs.
   void on_readable();
-  /// Runs what was posted; what is posted meanwhile as well, within reason.
+  /// Runs the posted work, and work that is posted meanwhile, within reason.
   void run_posted();
   /// Cancels the operations that have not ended, and runs what they need for their end. The loop does not call `run_posted` any more.
   void close();

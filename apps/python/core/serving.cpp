@@ -337,7 +337,7 @@ void set_admission(ServedRoute& route, const ServerOptions& options, nb::handle 
   own.capacity = measure_capacity(model, options.devices, options.backend, options.max_rows, deadline, budget).steps_per_second;
 }
 
-/// `models`: (name, program, live arguments, config), the default first. What is not of a model is taken from the first.
+/// `models`: (name, program, live arguments, config), the default first. Settings that are not of a model are taken from the first.
 std::shared_ptr<Serving> make_server(const nb::list& models, const std::string& address, int port, double idle,
                                      const std::vector<std::string>& origins, const Access& access, nb::handle capacity,
                                      double session_rate, double resume, const std::map<std::string, double>& limits) {

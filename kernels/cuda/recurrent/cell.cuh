@@ -205,7 +205,7 @@ class CellWorker : public StepWorker<CellWorker<Cell>> {
     }
   }
 
-  /// States before the first step become what the blocks exchange; what k and the rows lack is zeros, on both sides.
+  /// States before the first step become values that the blocks exchange, padded with zeros along k and the rows, on both sides.
   template <int V>
   MILLRACE_DEVICE void load_vectors() const {
     if constexpr (V < Cell::vector_count) {

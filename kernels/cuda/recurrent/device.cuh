@@ -95,7 +95,7 @@ class Warp {
     f(static_cast<int>(threadIdx.x) % warp_lanes);
   }
 
-  /// All warps of the block meet; what each wrote before, all see.
+  /// All warps of the block meet; all see the earlier writes of each.
   MILLRACE_DEVICE void sync() const { __syncthreads(); }
   /// The same for the first `warps` warps of the block alone, whether or not there are others.
   MILLRACE_DEVICE void sync(int warps) const { asm volatile("barrier.sync 1, %0;" ::"r"(warps * warp_lanes) : "memory"); }

@@ -9,7 +9,7 @@
 namespace millrace::cuda {
 namespace {
 
-/// Row-major indices; what lies otherwise is copied first.
+/// Row-major indices; indices that lie otherwise are copied first.
 class Places {
  public:
   Places(const Tensor& index, KernelContext& context) : held_(index) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of i8 by kernels/int8.h: sums are exact, so their order is free; what is rounded is rounded as there.
+// Products of i8 by kernels/int8.h: sums are exact, so their order is free; the roundings are those of that header.
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/cuda/with_cuda/sequences.cuh>
 

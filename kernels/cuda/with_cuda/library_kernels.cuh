@@ -62,7 +62,7 @@ struct Compare {
   const std::uint16_t* wanted;  // or null: nothing to compare with
   std::uint32_t* differs;
   MILLRACE_HD void operator()(std::int64_t i) const {
-    if (wanted != nullptr && found[i] != wanted[i]) *differs = 1;  // whoever writes writes the same
+    if (wanted != nullptr && found[i] != wanted[i]) *differs = 1;  // all writers write the same
     found[i] = 0xFFFF;
   }
 };

@@ -96,7 +96,7 @@ class LstmWorker : public StepWorker<LstmWorker<T, TILES, USUAL, TIMED>, TILES, 
     return a_.exchange + ((std::int64_t{side} * a_.tiles + tile) * a_.chunks + chunk) * lstm_state_bytes;
   }
 
-  /// h before the first step becomes what the blocks exchange. What k and the rows lack is zeros, on both sides.
+  /// h before the first step becomes a value that the blocks exchange, padded with zeros along k and the rows, on both sides.
   MILLRACE_DEVICE void load_states() const {
     constexpr int elements = static_cast<int>(lstm_state_bytes / static_cast<int>(sizeof(T)));
     const int rows = rows_of(0);

@@ -74,7 +74,7 @@ class TcpWorld final : public std::enable_shared_from_this<TcpWorld> {
   void abort(const std::string& reason) noexcept;
   bool aborted() const noexcept;
   void check_not_aborted() const;
-  /// Once, when nobody will call any more: what was sent arrives, or is not taken in time; then all connections end, and the thread.
+  /// Once, when nobody will call any more: sent messages arrive, or are not taken in time; then all connections end, and the thread.
   void finish() noexcept;
 
  private:

@@ -26,7 +26,7 @@ namespace millrace::detail {
 
 class NcclWorker;
 
-/// A communicator and its duplicates: what ends one ends all. Thread-safe.
+/// A communicator and its duplicates: the end of one is the end of all. Thread-safe.
 class NcclFamily {
  public:
   void add(const std::shared_ptr<NcclWorker>& worker);

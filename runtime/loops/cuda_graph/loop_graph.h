@@ -12,7 +12,7 @@
 #include <millrace/tensor/tensor.h>
 
 /// A loop as one CUDA graph: the kernels of an iteration, recorded once, in a conditional node that the device leaves when a step counter of its
-/// own has come to the number of iterations. An iteration's kernels work on places that stay where they are; what stands before and behind them copies
+/// own has come to the number of iterations. An iteration's kernels work on places that stay where they are; the kernels before and behind them copy
 /// the slot that the counter names to and from these. Addresses are looked up in a table on the device, so that a run changes no graph.
 namespace millrace::cuda {
 

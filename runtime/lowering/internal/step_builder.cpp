@@ -11,7 +11,7 @@
 namespace millrace::lowering {
 namespace {
 
-/// The extents of one step: what is open counts one.
+/// The extents of one step: an open one counts as one.
 DDim closed(const VarType& type) {
   DDim dims = *type.shape;
   for (int axis = 0; axis < dims.rank(); ++axis)
@@ -58,7 +58,7 @@ Recurrence StepBuilder::build() {
   bind_inputs();
   eval_block(0);
   add_outputs();
-  // Backwards: what a phase takes from an earlier one becomes a state that the earlier one sets.
+  // Backwards: a value that a phase takes from an earlier one becomes a state that the earlier one sets.
   for (int phase = 2 * depth_ - 1; phase > 0; --phase) add_next(phase);
   for (std::size_t i = 0; i < state_vars_.size(); ++i) programs_[0].add_output(made_.states[i].name, var_in(0, initial_[i]));
   made_.start = std::move(programs_[0]);

@@ -110,7 +110,7 @@ class StepBuilder {
   const Symbol& at(VarId var);
   Symbol input(const Op& op, std::size_t index) { return index < op.inputs.size() ? at(op.inputs[index]) : Symbol(); }
   void bind(VarId var, Symbol symbol) { symbols_[var] = std::move(symbol); }
-  /// The symbol as a var of the program of `phase`; what is known earlier is carried there by a state.
+  /// The symbol as a var of the program of `phase`; a state carries there what is known earlier.
   VarId var_in(int phase, const Symbol& symbol);
   VarId materialize(int phase, const Symbol& constant);
   VarType type_of(const Symbol& symbol) const;

@@ -384,7 +384,7 @@ void StepBuilder::eval_array_op(const Op& op) {
   refuse(op, "is not known to streaming");
 }
 
-/// Live inputs take a step together; what is no live input has no steps to compare.
+/// Live inputs take a step together; other inputs have no steps to compare.
 void StepBuilder::eval_same_steps(const Op& op) {
   const Symbol x = input(op, 0);
   const Symbol like = input(op, 1);

@@ -230,7 +230,7 @@ bool StepBuilder::eval_cut(const Op& op, const Symbol& x) {
     made.deviates = x.deviates;
     if (x.before && x.left_pad > 0) take_before(made, apply("slice", {*x.before}, slice, -1)[0]);
   }
-  // Rows that are left before the first step become a delay; then rows go that no step knows; what is cut beyond these is a delay again.
+  // Rows that are left before the first step become a delay; then rows go that no step knows; further cuts are a delay again.
   const std::int64_t shifted = std::clamp<std::int64_t>(x.left_pad - cut->start, 0, cut->behind);
   const std::int64_t unknown = std::min(x.right_pad, cut->behind - shifted);
   const std::int64_t late = cut->behind - unknown;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops along the rows of a sequence: what they need of the rows before becomes a state.
+// Ops along the rows of a sequence: the rows before that they need become a state.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ using Ints = std::vector<std::int64_t>;
 
 }  // namespace
 
-/// A convolution along the rows: causal when its window ends at the row itself; what lies before is its left context.
+/// A convolution along the rows: causal when its window ends at the row itself; the rows before are its left context.
 void StepBuilder::eval_conv(const Op& op, const std::vector<Symbol>& inputs) {
   const Ints pads = op.attributes.get_or<Ints>("pads", Ints{0, 0});
   const std::int64_t dilation = op.attributes.get_or<std::int64_t>("dilation", 1);

@@ -18,7 +18,7 @@ namespace millrace {
 /// Inputs and outputs keep their names; an extent that is not known is named after its input.
 ///
 /// UnsupportedError names all ops (and forms of ops) that have no counterpart in ONNX at once, more than one level of LoD,
-/// what takes more than 2 GiB, and a build without the part `onnx`. The same program gives the same bytes.
+/// a model of more than 2 GiB, and a build without the part `onnx`. The same program gives the same bytes.
 std::string format_onnx(const Program& program);
 /// The same as a file, which appears whole or not at all. IoError.
 void write_onnx(const std::filesystem::path& path, const Program& program);

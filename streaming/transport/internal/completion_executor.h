@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-/// `executor` in the type of those of erased handlers. What is made of it for an operation holds an io_context's own executor, which needs no memory; one type
+/// `executor` in the type of those of erased handlers. The executor made of it for an operation holds an io_context's own executor, which needs no memory; one type
 /// converted to the other has a part on the heap, and so has each executor that an operation derives from it.
 inline asio::any_completion_executor completion_executor(const asio::any_io_executor& executor) {
   using Direct = asio::io_context::executor_type;

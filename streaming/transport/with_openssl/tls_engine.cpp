@@ -163,7 +163,7 @@ TlsEngine::Outcome TlsEngine::outcome_of(int result) {
   }
   if (broken_) return {Wants::nothing, broken_};
   const unsigned long why = ::ERR_get_error();
-  // A peer that goes without a word of TLS is one whose connection broke: who trusts no message but a whole one need not tell them apart.
+  // A peer that goes without a word of TLS is one whose connection broke: a reader of whole messages need not tell them apart.
   if (why == 0 || ended_) return {Wants::nothing, asio::error::connection_reset};
   return {Wants::nothing, error_code(static_cast<int>(why), asio::error::get_ssl_category())};
 }

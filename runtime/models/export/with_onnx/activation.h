@@ -8,7 +8,7 @@
 
 namespace millrace::exporting {
 
-/// `x` through one of our activations; what ONNX has no op for is written out.
+/// `x` through one of our activations; one without an op of ONNX is written out.
 std::string activation(Exporter& to, DType dtype, Unary kind, const UnaryParams& params, const std::string& x);
 
 }  // namespace millrace::exporting

@@ -116,7 +116,7 @@ std::vector<VarId> finish(Importer& to, const While& loop) {
 }
 
 /// Widens the types of `params` to what the body hands on. False when nothing had to change: then the body stands. An extent that is known of
-/// what goes in and not of what comes out is no longer known: whoever took it for known would read the shape of the first iteration in all of them.
+/// the values that go in, and not of those that come out, becomes unknown: else all iterations would have the shape of the first one.
 /// (A rank that inference lost is taken to stay.)
 bool widen(Importer& to, std::vector<Importer::Param>& params, const std::vector<VarId>& results) {
   bool changed = false;

@@ -6,7 +6,7 @@
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 
 /// ONNX Runtime's own ops, as its static quantizer writes them: each tensor of 8 bits, behind it its scale and its zero point, one for all
-/// elements. What lies between is computed in f32.
+/// elements. The values between are computed in f32.
 namespace millrace::importing {
 namespace {
 
