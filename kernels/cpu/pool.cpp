@@ -76,6 +76,59 @@ struct Form {
   std::int64_t plane_step = 0;
 };
 
+/// Of rows that are folded along one axis before they are folded along the other; they stay in the first cache.
+constexpr std::int64_t strip_bytes = 16 << 10;
+
+/// Computes rows of the result where two axes are folded, many rows in a call: rows of a small plane are shorter than what it takes to find them. Of one thread.
+template <class T>
+class Strips {
+ public:
+  Strips(const PoolDesc& desc, const Form& form, const T* x) : fold_(desc.fold), form_(form), x_(x) {
+    const Folded& down = form.outer.front();
+    const Folded& along = form.last;
+    call_.rows = down.extent;
+    call_.columns = along.extent;
+    call_.down = axis_of(down.form);
+    call_.along = axis_of(along.form);
+    call_.padding = static_cast<T>(desc.padding());
+    call_.width = along.form.before + along.extent + along.form.after;
+    call_.out_columns = along.out_extent;
+    most_ = std::clamp<std::int64_t>(strip_bytes / static_cast<std::int64_t>(sizeof(T)) / call_.width, 1, down.out_extent);
+    const auto room = static_cast<std::size_t>(most_ * call_.width + strip_slack);
+    memory_ = std::make_unique_for_overwrite<T[]>(room);
+    std::fill_n(memory_.get(), room, call_.padding);
+    call_.room = memory_.get();
+  }
+
+  static bool fit(const Form& form) {
+    const PoolDesc::Axis& along = form.last.form;
+    return form.outer.size() == 1 && !is_trivial(along) &&
+           (along.stride == 1 || (along.stride == 2 && (along.dilation == 1 || along.kernel == 1)));
+  }
+
+  void run(std::int64_t begin, std::int64_t end, T* out) {
+    const std::int64_t rows = form_.outer.front().out_extent;
+    while (begin < end) {
+      call_.plane = x_ + begin / rows * form_.plane_step;
+      call_.first = begin % rows;
+      call_.count = std::min({most_, rows - call_.first, end - begin});
+      call_.out = out + begin * call_.out_columns;
+      fold_strip(call_, fold_);
+      begin += call_.count;
+    }
+  }
+
+ private:
+  static typename StripCall<T>::Axis axis_of(const PoolDesc::Axis& form) { return {form.kernel, form.stride, form.dilation, form.before}; }
+
+  Binary fold_;
+  const Form& form_;
+  const T* x_;
+  StripCall<T> call_;
+  std::int64_t most_ = 1;  // rows of a strip
+  std::unique_ptr<T[]> memory_;
+};
+
 /// Computes rows of the result; of one thread.
 template <class T>
 class Rows {
@@ -172,6 +225,7 @@ void run_type(const PoolDesc& desc, const Tensor& x, const Tensor& out, ThreadTe
   T* to = static_cast<T*>(out.raw_mutable());
   const std::int64_t grain = std::max<std::int64_t>(1, grain_light / std::max<std::int64_t>(1, form.row_work()));
   team.parallel(form.rows(), grain, [&](std::int64_t begin, std::int64_t end) {
+    if (Strips<T>::fit(form)) return Strips<T>(desc, form, from).run(begin, end, to);
     Rows<T> rows(desc, form, from);
     for (std::int64_t row = begin; row < end; ++row) rows.run(row, to + row * form.last.out_extent);
   });

@@ -33,4 +33,28 @@ struct RowsCall {
 void fold_rows(const RowsCall<float>& call, Binary fold, float* to);
 void fold_rows(const RowsCall<double>& call, Binary fold, double* to);
 
+/// Windows of a plane along both of its axes, one axis after the other as kernels/pool.h: rows [first, first + count) of the result, side by side from `out` on.
+/// `along` has the stride 1, or 2 and no dilation.
+template <class T>
+struct StripCall {
+  struct Axis {
+    std::int64_t kernel = 1, stride = 1, dilation = 1, before = 0;
+  };
+  const T* plane = nullptr;
+  std::int64_t rows = 0, columns = 0;  ///< of the plane, which is row-major
+  Axis down, along;
+  T padding = 0;
+  /// Room for `count` rows that are folded along `down`, `width` elements apart and at least as long as a row with its padding, and for strip_slack elements
+  /// behind them. All of it is padding before the first call, and so are afterwards the elements around the rows.
+  T* room = nullptr;
+  std::int64_t width = 0;
+  std::int64_t first = 0, count = 0;
+  T* out = nullptr;
+  std::int64_t out_columns = 0;
+};
+/// Elements behind the last row: vectors end there.
+inline constexpr std::int64_t strip_slack = 64;
+void fold_strip(const StripCall<float>& call, Binary fold);
+void fold_strip(const StripCall<double>& call, Binary fold);
+
 }  // namespace millrace::cpu
