@@ -13,6 +13,7 @@
 #include <millrace/kernels/internal/conv_dims.h>
 #include <millrace/kernels/internal/conv_steps.h>
 #include <millrace/kernels/internal/row_major.h>
+#include <millrace/kernels/internal/run_conv.h>
 #include <millrace/tensor/checked.h>
 #include <millrace/tensor/launch.h>
 
@@ -61,25 +62,27 @@ int idle_axis(const ConvDesc& desc, const Tensor& x, const Tensor& weights) {
 }
 
 /// `steps` fit (internal/conv_steps.h).
-Tensor run_conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream,
-                const std::shared_ptr<const ConvTaps>& taps, ConvSteps steps, const DDim& dims) {
+Tensor run_fitted(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* packed, const Tensor* bias, StreamRef stream,
+                  const std::shared_ptr<const ConvTaps>& taps, ConvSteps steps, const DDim& dims) {
   if (const int axis = idle_axis(desc, x, weights); axis >= 0) {  // rows of one element would leave vectors empty
     ConvDesc others = desc;
     others.axes.erase(others.axes.begin() + (axis - 2));
     for (std::optional<Tensor>& operand : steps.operands)
       if (operand && operand->dims() == dims) operand = operand->select(axis, 0);
-    return run_conv(others, x.select(axis, 0), weights.select(axis, 0), bias, stream, taps, std::move(steps), dims.erased(axis))
+    return run_fitted(others, x.select(axis, 0), weights.select(axis, 0), packed, bias, stream, taps, std::move(steps), dims.erased(axis))
         .reshape(dims);
   }
   Tensor out(x.dtype(), dims, stream.memory());
   const Tensor rows = weights.is_contiguous() ? weights : internal::row_major("conv", weights, stream);
   const bool has_bias = bias != nullptr;
   const Tensor addend = has_bias ? (bias->is_contiguous() ? *bias : internal::row_major("conv", *bias, stream)) : rows;
+  const bool by_units = packed != nullptr;
+  const Tensor units = by_units ? *packed : rows;
   const auto start = [&](const Tensor& read, auto kernel) {
-    internal::check_device_places("conv", stream, {&read, &rows, &addend, &out});
-    TensorRefs<3 + most_operands> reads{&read, &rows, &addend};
+    internal::check_device_places("conv", stream, {&read, &rows, &units, &addend, &out});
+    TensorRefs<4 + most_operands> reads{&read, &rows, &units, &addend};
     for (std::size_t i = 0; i < steps.operands.size(); ++i)
-      if (steps.operands[i]) reads[i + 3] = &*steps.operands[i];
+      if (steps.operands[i]) reads[i + 4] = &*steps.operands[i];
     launch(reads, TensorRefs<1>{&out}, std::move(kernel), stream);
     return out;
   };
@@ -88,15 +91,17 @@ Tensor run_conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, co
   if (out.elements() == 0) return start(x, [](ThreadTeam&) {});
   if (!cpu::needs_planes(desc)) {
     const Tensor own = x.is_contiguous() ? x : internal::row_major("conv", x, stream);
-    return start(
-        own, [=](ThreadTeam& team) { cpu::conv(desc, own, nullptr, rows, has_bias ? &addend : nullptr, steps, out, team, taps.get()); });
+    return start(own, [=](ThreadTeam& team) {
+      cpu::conv(desc, own, nullptr, rows, has_bias ? &addend : nullptr, steps, out, team, taps.get(), by_units ? &units : nullptr);
+    });
   }
   const cpu::PaddedPlanes planes(desc, x.dims(), rows.dims());
   const Tensor own = !planes.split || x.is_contiguous() ? x : internal::row_major("conv", x, stream);
   const Tensor room(x.dtype(), DDim{planes.elements}, stream.memory());
   room.storage()->mark_written();
-  return start(own,
-               [=](ThreadTeam& team) { cpu::conv(desc, own, &room, rows, has_bias ? &addend : nullptr, steps, out, team, taps.get()); });
+  return start(own, [=](ThreadTeam& team) {
+    cpu::conv(desc, own, &room, rows, has_bias ? &addend : nullptr, steps, out, team, taps.get(), by_units ? &units : nullptr);
+  });
 }
 
 }  // namespace
@@ -118,10 +123,14 @@ Tensor take_steps(const ConvSteps& steps, const Tensor& made, StreamRef stream) 
 
 Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream,
             const std::shared_ptr<const ConvTaps>& taps, const ConvSteps& steps) {
-  const DDim dims = internal::conv_dims(desc, x, weights, bias, stream);
+  return internal::run_conv(desc, x, weights, nullptr, bias, stream, taps, steps, internal::conv_dims(desc, x, weights, bias, stream));
+}
+
+Tensor internal::run_conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* packed, const Tensor* bias,
+                          StreamRef stream, const std::shared_ptr<const ConvTaps>& taps, const ConvSteps& steps, const DDim& dims) {
   if (std::optional<ConvSteps> fits = internal::fitted_steps(steps, x.dtype(), dims, stream))
-    return run_conv(desc, x, weights, bias, stream, taps, std::move(*fits), dims);
-  return take_steps(steps, run_conv(desc, x, weights, bias, stream, taps, {}, dims), stream);
+    return run_fitted(desc, x, weights, packed, bias, stream, taps, std::move(*fits), dims);
+  return take_steps(steps, run_fitted(desc, x, weights, packed, bias, stream, taps, {}, dims), stream);
 }
 
 }  // namespace millrace

@@ -13,6 +13,7 @@
 #include <millrace/kernels/cpu/all_finite.h>
 #include <millrace/kernels/cpu/conv_kernels.h>
 #include <millrace/kernels/cpu/conv_steps.h>
+#include <millrace/kernels/cpu/conv_units.h>
 #include <millrace/kernels/cpu/depthwise_kernels.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
 #include <millrace/kernels/cpu/pad.h>
@@ -529,15 +530,20 @@ class PhaseSplit {
 
 template <class T>
 void run_type(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const ConvSteps& steps,
-              const Tensor& out, ThreadTeam& team, const ConvTaps* taps) {
+              const Tensor& out, ThreadTeam& team, const ConvTaps* taps, const Tensor* units) {
   const PaddedPlanes form(desc, x.dims(), weights.dims());
-  if (room == nullptr)
-    return run_groups<T>(desc, x.dims(), {static_cast<const T*>(x.raw()), x.elements(), form}, weights, bias, steps, out, team, taps);
+  if (room == nullptr) {
+    const T* const from = static_cast<const T*>(x.raw());
+    if (units != nullptr) return conv_by_units(desc, from, form, weights.dims(), *units, bias, steps, out, team);
+    return run_groups<T>(desc, x.dims(), {from, x.elements(), form}, weights, bias, steps, out, team, taps);
+  }
   if (form.split)
     PhaseSplit<T>(desc, form, x).run(static_cast<T*>(room->raw_mutable()), team);
   else
     pad_planes<T>(desc, form, x, *room, team);
-  run_groups<T>(desc, x.dims(), {static_cast<const T*>(room->raw()), form.elements, form}, weights, bias, steps, out, team, taps);
+  const T* const planes = static_cast<const T*>(room->raw());
+  if (units != nullptr) return conv_by_units(desc, planes, form, weights.dims(), *units, bias, steps, out, team);
+  run_groups<T>(desc, x.dims(), {planes, form.elements, form}, weights, bias, steps, out, team, taps);
 }
 
 }  // namespace
@@ -579,10 +585,10 @@ PaddedPlanes::PaddedPlanes(const ConvDesc& desc, const DDim& dims, const DDim& w
 }
 
 void conv(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const ConvSteps& steps,
-          const Tensor& out, ThreadTeam& team, const ConvTaps* taps) {
+          const Tensor& out, ThreadTeam& team, const ConvTaps* taps, const Tensor* units) {
   if (out.elements() == 0) return;
-  if (x.dtype() == DType::f64) return run_type<double>(desc, x, room, weights, bias, steps, out, team, taps);
-  run_type<float>(desc, x, room, weights, bias, steps, out, team, taps);
+  if (x.dtype() == DType::f64) return run_type<double>(desc, x, room, weights, bias, steps, out, team, taps, units);
+  run_type<float>(desc, x, room, weights, bias, steps, out, team, taps, units);
 }
 
 template <class T>

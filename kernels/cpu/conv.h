@@ -40,9 +40,10 @@ struct PaddedPlanes {
 bool needs_planes(const ConvDesc& desc);
 
 /// conv of kernels/conv.h: weights and bias row-major; operands of `steps` as cpu/conv_steps.h has them; out row-major [N, out_channels, …]; `room`: PaddedPlanes::elements elements where
-/// `needs_planes`, else null. x is row-major, but where padding alone asks for room.
+/// `needs_planes`, else null. x is row-major, but where padding alone asks for room. `units`: the weights for units in the lanes (conv_units.h); null: places
+/// are.
 void conv(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const ConvSteps& steps,
-          const Tensor& out, ThreadTeam& team, const ConvTaps* taps = nullptr);
+          const Tensor& out, ThreadTeam& team, const ConvTaps* taps = nullptr, const Tensor* units = nullptr);
 
 /// Of contiguous weights, at least one.
 template <class T>

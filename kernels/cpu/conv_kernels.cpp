@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cpu/conv_kernels.h>
 
+#include <algorithm>
+
 #include <millrace/kernels/cpu/targets.h>
 
 #define HWY_TARGET_INCLUDE "millrace/kernels/cpu/conv_kernels.cpp"
@@ -154,8 +156,93 @@ void RunConv(const ConvCall<T>& call) {
   } while (begin < call.k);
 }
 
+/// Vector `v` … of row `row` … of a tile behind its sums over one block of k; a loop that is unrolled, as FinishVectors.
+template <int i, class D, class T, int Rows, int Vectors>
+HWY_INLINE void FinishUnits(D d, const UnitsCall<T>& call, std::int64_t begin, std::int64_t end, T* to,
+                            const hn::Vec<D> (&sum)[Rows][Vectors]) {
+  constexpr int row = i / Vectors, v = i % Vectors;
+  constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
+  T* const place = to + i * lanes;
+  auto total = sum[row][v];
+  if (begin > 0) total = hn::Add(hn::LoadU(d, place), total);
+  if (end == call.k) {
+    if (call.bias != nullptr) total = hn::Add(total, hn::LoadU(d, call.bias + v * lanes));
+    if (call.relu) total = KeepNaN(d, total, hn::Max(total, hn::Zero(d)));
+  }
+  hn::StoreU(total, d, place);
+  if constexpr (i + 1 < Rows * Vectors) FinishUnits<i + 1>(d, call, begin, end, to, sum);
+}
+
+/// The most places of a tile: narrow panels take more of them, or the multipliers would wait for their own results.
+template <int Vectors>
+inline constexpr int TallestUnits = HWY_TARGET == HWY_AVX3 && Vectors <= 2 ? 2 * tile_rows : tile_rows;
+
+/// `Rows` places from `first` on, over the k of one block. The tiles of a block share out the lines of the next one, which come meanwhile: weights are read
+/// from a far cache or memory once, and the tiles of few places are soon done with them.
+template <class T, int Rows, int Vectors>
+HWY_NOINLINE void UnitsTile(const UnitsCall<T>& call, std::int64_t begin, std::int64_t end, std::int64_t first) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
+  const T* places[Rows];
+  for (int row = 0; row < Rows; ++row) places[row] = call.places[first + row];
+  const T* weights = call.weights + begin * Vectors * lanes;
+  constexpr int most = TallestUnits<Vectors>;
+  const std::int64_t tile = (first + most - 1) / most, tiles = (call.rows + most - 1) / most, ahead = end - begin;
+  V sum[Rows][Vectors];
+  for (int row = 0; row < Rows; ++row)
+    for (int v = 0; v < Vectors; ++v) sum[row][v] = hn::Zero(d);
+  for (std::int64_t k = begin; k < end; ++k, weights += Vectors * lanes) {
+    const std::int64_t offset = call.offsets[k];
+    // An address, not a pointer: it may lie behind the end.
+    for (std::int64_t line = tile; line < Vectors; line += tiles)
+      hwy::Prefetch(reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(weights) +
+                                               static_cast<std::uintptr_t>((ahead * Vectors + line) * lanes) * sizeof(T)));
+    V weight[Vectors];
+    for (int v = 0; v < Vectors; ++v) weight[v] = hn::LoadU(d, weights + v * lanes);
+    for (int row = 0; row < Rows; ++row) {
+      const V seen = hn::Set(d, places[row][offset]);
+      for (int v = 0; v < Vectors; ++v) sum[row][v] = hn::MulAdd(weight[v], seen, sum[row][v]);
+    }
+  }
+  FinishUnits<0>(d, call, begin, end, call.sums + first * Vectors * lanes, sum);
+}
+
+template <class T, int Vectors, int Rows>
+HWY_INLINE void RunUnitsTile(const UnitsCall<T>& call, std::int64_t begin, std::int64_t end, std::int64_t first, int height) {
+  if constexpr (Rows > 1)
+    if (height < Rows) return RunUnitsTile<T, Vectors, Rows - 1>(call, begin, end, first, height);
+  UnitsTile<T, Rows, Vectors>(call, begin, end, first);
+}
+
+template <class T, int Vectors>
+HWY_INLINE void RunUnitsOf(const UnitsCall<T>& call) {
+  constexpr int most = TallestUnits<Vectors>;
+  std::int64_t begin = 0;
+  do {  // once where there is no k
+    const std::int64_t end = std::min(call.k, begin + k_block);
+    EachTile(call.rows, most,
+             [&](std::int64_t first, int height) HWY_ATTR { RunUnitsTile<T, Vectors, most>(call, begin, end, first, height); });
+    begin = end;
+  } while (begin < call.k);
+}
+
+template <class T>
+void RunUnits(const UnitsCall<T>& call) {
+  switch (call.vectors) {
+    case 1: return RunUnitsOf<T, 1>(call);
+#if HWY_TARGET == HWY_AVX3
+    case 2: return RunUnitsOf<T, 2>(call);
+    case 3: return RunUnitsOf<T, 3>(call);
+#endif
+    default: return RunUnitsOf<T, panel_of>(call);
+  }
+}
+
 void RunConvF32(const ConvCall<float>& call) { RunConv(call); }
 void RunConvF64(const ConvCall<double>& call) { RunConv(call); }
+void RunUnitsF32(const UnitsCall<float>& call) { RunUnits(call); }
+void RunUnitsF64(const UnitsCall<double>& call) { RunUnits(call); }
 
 }  // namespace millrace::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -165,9 +252,13 @@ namespace millrace::cpu {
 
 HWY_EXPORT(RunConvF32);
 HWY_EXPORT(RunConvF64);
+HWY_EXPORT(RunUnitsF32);
+HWY_EXPORT(RunUnitsF64);
 
 void conv_panel(const ConvCall<float>& call) { HWY_DYNAMIC_DISPATCH(RunConvF32)(call); }
 void conv_panel(const ConvCall<double>& call) { HWY_DYNAMIC_DISPATCH(RunConvF64)(call); }
+void conv_unit_panel(const UnitsCall<float>& call) { HWY_DYNAMIC_DISPATCH(RunUnitsF32)(call); }
+void conv_unit_panel(const UnitsCall<double>& call) { HWY_DYNAMIC_DISPATCH(RunUnitsF64)(call); }
 
 }  // namespace millrace::cpu
 #endif

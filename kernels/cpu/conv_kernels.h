@@ -36,8 +36,25 @@ struct ConvCall {
   const std::int32_t* begins = nullptr;
 };
 
+/// Some places times one panel of units (packing.h), the units in the lanes: sums[row·vectors·lanes + unit] = Σ_k weights[k·vectors·lanes + unit] ·
+/// places[row][offsets[k]] (+ bias[unit]), then relu where asked; the dot product of kernels/gemm.h.
+template <class T>
+struct UnitsCall {
+  const T* const* places = nullptr;  ///< the element that the first k of each place sees
+  std::int64_t rows = 0;             ///< places
+  const std::int64_t* offsets = nullptr;
+  std::int64_t k = 0;
+  const T* weights = nullptr;
+  int vectors = 1;          ///< at most GemmKernels::panel
+  const T* bias = nullptr;  ///< [vectors·lanes] or null
+  bool relu = false;
+  T* sums = nullptr;
+};
+
 /// For the instruction set of this machine.
 void conv_panel(const ConvCall<float>& call);
 void conv_panel(const ConvCall<double>& call);
+void conv_unit_panel(const UnitsCall<float>& call);
+void conv_unit_panel(const UnitsCall<double>& call);
 
 }  // namespace millrace::cpu

@@ -5,7 +5,7 @@
 #include <millrace/kernels/conv.h>
 #include <millrace/kernels/conv1d.h>
 #include <millrace/kernels/conv_integer.h>
-#include <millrace/kernels/pointwise.h>
+#include <millrace/kernels/unit_weights.h>
 #include <millrace/kernels/winograd.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/arithmetic_names.h>
@@ -176,23 +176,24 @@ void infer_conv(InferContext& context) {
   context.result(VarType(context.tensor(0).dtype, shape));
 }
 
-/// Weights for few places, where the places of an image are known.
-std::optional<PointwiseWeights> for_few_places(const PrepareContext& context, const ConvDesc& desc) {
+/// Whether the places of so many images of the output are known and few.
+bool has_few_places(const PrepareContext& context, const ConvDesc& desc, std::int64_t images) {
   const Tensor* const weights = context.place().is_cpu() ? context.constant(1) : nullptr;
   const VarType& x = context.type(0);
-  if (weights == nullptr || !x.shape || desc.groups < 1) return std::nullopt;
-  const std::int64_t images = (*x.shape)[0] == DDim::unknown ? 1 : (*x.shape)[0];
+  if (weights == nullptr || !x.shape || desc.groups < 1 || weights->rank() != x.rank()) return false;
   std::int64_t places = 1;
   for (int axis = 2; axis < x.rank(); ++axis) {
-    if ((*x.shape)[axis] == DDim::unknown) return std::nullopt;
-    places = checked_mul(places, (*x.shape)[axis]);
+    if ((*x.shape)[axis] == DDim::unknown) return false;
+    places = checked_mul(places, ConvDesc::out_extent(desc.axes[static_cast<std::size_t>(axis - 2)], (*x.shape)[axis], weights->dim(axis)));
   }
-  return few_places(weights->dim(0) / desc.groups, images, places) ? pack_pointwise(desc, *weights, PackingStream()) : std::nullopt;
+  return few_places(weights->dim(0) / desc.groups, images, places);
 }
 
 OpKernel prepare_conv(const PrepareContext& context) {
   const ConvDesc desc = conv_of(context.attributes());
-  const Tensor* const known = context.attributes().get_or("winograd", false) ? context.constant(1) : nullptr;
+  // Rows in fours have twice as many weights, which few places wait for: known extents alone decide, since the bits are others.
+  const bool fours = context.attributes().get_or("winograd", false) && !has_few_places(context, desc, 1);
+  const Tensor* const known = fours ? context.constant(1) : nullptr;
   const std::vector<ArithmeticStep> steps = arithmetic_of(context.attributes());
   if (const auto transformed = known == nullptr ? std::nullopt : transform_winograd(desc, *known)) {
     return [desc, steps, weights = *transformed](OpContext& run) {
@@ -200,14 +201,18 @@ OpKernel prepare_conv(const PrepareContext& context) {
       run.set(0, conv(desc, run.tensor(0), weights, bias, run.stream(), with_operands(steps, run)));
     };
   }
-  if (const auto packed = for_few_places(context, desc)) {
-    return [desc, steps, weights = *packed](OpContext& run) {
+  const Tensor* const weights = context.place().is_cpu() ? context.constant(1) : nullptr;
+  const std::shared_ptr<const ConvTaps> taps = weights == nullptr ? nullptr : find_taps(desc, *weights);
+  const VarType& x = context.type(0);
+  const std::int64_t images = !x.shape || (*x.shape)[0] == DDim::unknown ? 1 : (*x.shape)[0];
+  const bool few = taps == nullptr && has_few_places(context, desc, images);
+  if (const auto packed = few ? pack_units(desc, *weights, PackingStream()) : std::nullopt) {
+    return [desc, steps, held = *packed](OpContext& run) {
       const Tensor* const bias = run.has(2) ? &run.tensor(2) : nullptr;
-      run.set(0, conv(desc, run.tensor(0), weights, bias, run.stream(), with_operands(steps, run)));
+      run.set(0, conv(desc, run.tensor(0), held, bias, run.stream(), with_operands(steps, run)));
     };
   }
-  const Tensor* const weights = context.place().is_cpu() ? context.constant(1) : nullptr;
-  return [desc, steps, taps = weights == nullptr ? nullptr : find_taps(desc, *weights)](OpContext& run) {
+  return [desc, steps, taps](OpContext& run) {
     const Tensor* const bias = run.has(2) ? &run.tensor(2) : nullptr;
     run.set(0, conv(desc, run.tensor(0), run.tensor(1), bias, run.stream(), taps, with_operands(steps, run)));
   };

@@ -751,6 +751,21 @@ TEST_CASE("A loop over an extent that the tensor of its steps has stretched make
   CHECK(found["last"].tensor().to_vector<float>() == std::vector<float>(6, 2));  // one iteration, of five steps
 }
 
+TEST_CASE("A convolution over a small image of known extents has the bits of dot products, however many images there are") {
+  Random random(5);
+  GraphBuilder graph;
+  graph.input("x", {-1, 24, 6, 7}).output("y").initializer("w", random_tensor(random, {32, 24, 3, 3}));
+  graph.node("Conv", {"x", "w"}, {"y"}).set("pads", Ints{1, 1, 1, 1});
+  const Program program = parse(graph);
+  Program exact = program;
+  for (Op& op : exact.block(0).ops)
+    if (op.type == "conv1d") op.attributes.set("winograd", false);
+  for (const std::int64_t images : {1, 5}) {
+    const Tensor x = random_tensor(random, {images, 24, 6, 7});
+    CHECK(same_bits(testing::on_cpu(program, {{"x", x}})["y"].tensor(), testing::on_cpu(exact, {{"x", x}})["y"].tensor()));
+  }
+}
+
 TEST_CASE("Rows of a convolution that looks ahead along both axes may be made in fours, those of a causal one and of a loop may not") {
   Random random(2);
   const Tensor w = random_tensor(random, {8, 8, 3, 3}), x = random_tensor(random, {2, 8, 9, 20});

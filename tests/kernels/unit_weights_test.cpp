@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <millrace/kernels/pointwise.h>
+#include <millrace/kernels/unit_weights.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -40,7 +41,7 @@ TEST_CASE("a convolution of one tap has the same bits by packed weights, with ar
       const Tensor x = random.coin() ? random_tensor(random, dtype, x_dims) : random_tensor(random, dtype, turned).permute(turn);
       const Tensor w = random_tensor(random, dtype, w_dims), bias = random_tensor(random, dtype, DDim{units});
       const Tensor* const addend = random.coin() ? &bias : nullptr;
-      const std::optional<PointwiseWeights> packed = pack_pointwise(desc, w, one.stream(0));
+      const std::optional<UnitWeights> packed = pack_units(desc, w, one.stream(0));
       REQUIRE(packed.has_value());
       const Tensor plain = conv(desc, x, w, addend, one.stream(0));
       CHECK(same_bits(conv(desc, x, *packed, addend, one.stream(0)), plain));
@@ -53,24 +54,70 @@ TEST_CASE("a convolution of one tap has the same bits by packed weights, with ar
   });
 }
 
-TEST_CASE("weights of more taps, strides, padding and few units are not packed") {
+TEST_CASE("a convolution of several taps has the same bits by packed weights, whatever its strides, dilations, pads and groups") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    for (const std::uint64_t seed : seeds(40)) {
+      INFO("seed ", seed);
+      Random random(seed);
+      const DType dtype = random.between(0, 3) == 0 ? DType::f64 : DType::f32;
+      ConvDesc desc;
+      const int spatial = static_cast<int>(random.between(1, 3));
+      desc.groups = random.between(1, 3);
+      desc.relu = random.coin();
+      const std::int64_t channels = random.between(2, seed % 5 == 0 ? 150 : 20), units = desc.groups * random.between(16, 150);
+      DDim x_dims{random.between(0, 3), channels * desc.groups}, w_dims{units, channels}, of_units{units};
+      for (int axis = 0; axis < spatial; ++axis) {
+        desc.axes.push_back({random.between(1, 3), random.between(1, 2), random.between(0, 2), random.between(0, 2)});
+        const std::int64_t taps = random.between(1, 3);
+        x_dims = x_dims.inserted(axis + 2, random.between(1 + (taps - 1) * 2, 9));
+        w_dims = w_dims.inserted(axis + 2, taps);
+        of_units = of_units.inserted(axis + 1, 1);
+      }
+      const Tensor x = random_tensor(random, dtype, x_dims);
+      const Tensor w = random_tensor(random, dtype, w_dims), bias = random_tensor(random, dtype, DDim{units});
+      const Tensor* const addend = random.coin() ? &bias : nullptr;
+      const std::optional<UnitWeights> packed = pack_units(desc, w, one.stream(0));
+      REQUIRE(packed.has_value());
+      const Tensor plain = conv(desc, x, w, addend, one.stream(0));
+      CHECK(same_bits(conv(desc, x, *packed, addend, one.stream(0)), plain));
+      CHECK(same_bits(conv(desc, x, *packed, addend, two.stream(0)), plain));
+      const ConvSteps steps{{ArithmeticStep::mul, ArithmeticStep::add, ArithmeticStep::sigmoid},
+                            {random_tensor(random, dtype, of_units), random_tensor(random, dtype, plain.dims())}};
+      CHECK(same_bits(conv(desc, x, *packed, addend, two.stream(0), steps), take_steps(steps, plain, one.stream(0))));
+    }
+  });
+}
+
+TEST_CASE("zeros of the padding take part in sums of packed weights: those times infinity are NaN") {
+  CpuDevice device(1);
+  Tensor w(DType::f32, DDim{16, 1, 3, 2});
+  std::fill_n(w.mutable_data<float>(), w.elements(), std::numeric_limits<float>::infinity());
+  const ConvDesc desc{{{1, 1, 1, 1}, {1, 1, 0, 0}}, 1};
+  const auto packed = pack_units(desc, w, device.stream(0));
+  Tensor x(DType::f32, DDim{1, 1, 4, 4});
+  std::fill_n(x.mutable_data<float>(), x.elements(), 1.0f);
+  CHECK(same_bits(conv(desc, x, packed.value(), nullptr, device.stream(0)), conv(desc, x, w, nullptr, device.stream(0))));
+}
+
+TEST_CASE("weights of few units, depthwise ones and those of other types are not packed") {
   CpuDevice device(1);
   Random random(2);
   const auto packed = [&](const ConvDesc& desc, const DDim& weights, DType dtype = DType::f32) {
-    return pack_pointwise(desc, random_tensor(random, dtype, weights), device.stream(0)).has_value();
+    return pack_units(desc, random_tensor(random, dtype, weights), device.stream(0)).has_value();
   };
   CHECK(packed({{{}, {}}, 1}, DDim{16, 3, 1, 1}));
-  CHECK_FALSE(packed({{{}, {}}, 1}, DDim{16, 3, 1, 2}));
-  CHECK_FALSE(packed({{{2}, {}}, 1}, DDim{16, 3, 1, 1}));
-  CHECK_FALSE(packed({{{1, 1, 1}, {}}, 1}, DDim{16, 3, 1, 1}));
+  CHECK(packed({{{2}, {}}, 1}, DDim{16, 3, 1, 2}));
   CHECK_FALSE(packed({{{}, {}}, 2}, DDim{16, 3, 1, 1}));
+  CHECK_FALSE(packed({{{}, {}}, 2}, DDim{32, 1, 3, 3}));
   CHECK_FALSE(packed({{{}, {}}, 1}, DDim{16, 3, 1, 1}, DType::f16));
   CHECK_FALSE(packed({{{}}, 1}, DDim{16, 3, 1, 1}));
 }
 
-TEST_CASE("places are few if all images together have less than 64 of them, and fewer where units leave lanes empty") {
-  CHECK(few_places(64, 1, 63));
-  CHECK_FALSE(few_places(64, 1, 64));
+TEST_CASE("places are few if all images together have at most 64 of them, and fewer where units leave lanes empty") {
+  CHECK(few_places(64, 1, 64));
+  CHECK_FALSE(few_places(64, 1, 65));
   CHECK(few_places(64, 3, 20));
   CHECK_FALSE(few_places(64, 4, 20));
   CHECK_FALSE(few_places(17, 1, 63));
@@ -88,7 +135,7 @@ TEST_CASE("many images have the bits of the given weights, by packed ones and by
     for (const std::int64_t places : {9, 20}) {
       const ConvDesc desc{{{}}, 1};
       const Tensor x = random_tensor(random, DType::f32, DDim{40, 30, places}), w = random_tensor(random, DType::f32, DDim{units, 30, 1});
-      const auto weights = pack_pointwise(desc, w, two.stream(0));
+      const auto weights = pack_units(desc, w, two.stream(0));
       CHECK(same_bits(conv(desc, x, weights.value(), nullptr, two.stream(0)), conv(desc, x, w, nullptr, two.stream(0))));
     }
 }
@@ -97,7 +144,7 @@ TEST_CASE("an x of other channels than packed weights is an error that names bot
   CpuDevice device(1);
   Random random(3);
   const ConvDesc desc{{{}}, 1};
-  const auto weights = pack_pointwise(desc, random_tensor(random, DType::f32, DDim{16, 3, 1}), device.stream(0));
+  const auto weights = pack_units(desc, random_tensor(random, DType::f32, DDim{16, 3, 1}), device.stream(0));
   CHECK_THROWS_AS(conv(desc, random_tensor(random, DType::f32, DDim{1, 4, 2}), weights.value(), nullptr, device.stream(0)), ShapeError);
 }
 
