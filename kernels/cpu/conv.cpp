@@ -65,7 +65,7 @@ class Group {
  public:
   Group(const ConvDesc& desc, const DDim& x_dims, const Planes<T>& planes, const Tensor& weights, const ConvSteps& steps, const Tensor& out,
         std::int64_t group, const ConvTaps* taps)
-      : desc_(desc), finish_(steps, out), width_(panel_vectors * gemm_kernels().lanes<T>()), units_(weights.dim(0) / desc.groups) {
+      : desc_(desc), finish_(steps, out, true), width_(panel_vectors * gemm_kernels().lanes<T>()), units_(weights.dim(0) / desc.groups) {
     const int spatial = static_cast<int>(desc.axes.size());
     k_ = weights.elements() / std::max<std::int64_t>(1, weights.dim(0));
     weights_ = static_cast<const T*>(weights.raw()) + group * units_ * k_;
@@ -111,6 +111,7 @@ class Group {
     call.units = units_;
     call.bias = bias == nullptr ? nullptr : bias + first_unit_;
     call.relu = desc_.relu;
+    call.ending = finish_.ending();
     call.sums = room + width_ * k_ * together_;
     call.out = out_ + first_unit_ * places_;
     call.out_stride = places_;

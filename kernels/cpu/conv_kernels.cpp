@@ -9,7 +9,7 @@
 #include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
-#include <millrace/kernels/cpu/activation-inl.h>
+#include <millrace/kernels/cpu/conv_ending-inl.h>
 #include <millrace/kernels/cpu/partial-inl.h>
 #include <millrace/kernels/cpu/tile-inl.h>
 
@@ -63,8 +63,8 @@ HWY_INLINE void FinishVectors(D d, const ConvCall<T>& call, const TilePlace& at,
   } else {
     if (call.bias != nullptr)
       for (int row = 0; row < Rows; ++row) total[row] = hn::Add(total[row], hn::Set(d, call.bias[at.unit + row]));
-    if (call.relu)
-      for (int row = 0; row < Rows; ++row) total[row] = KeepNaN(d, total[row], hn::Max(total[row], hn::Zero(d)));
+    if (call.relu || call.ending.kind != ConvEnding<T>::Kind::none)
+      for (int row = 0; row < Rows; ++row) total[row] = TakeEnding(d, call.relu, call.ending, total[row]);
     T* const out = call.out + at.unit * call.out_stride;
     for (std::int32_t i = at.stores[v]; i < at.stores[v + 1]; ++i) StoreLanes<T, Rows>(d, total, call.stores[i], out, call.out_stride);
   }
@@ -167,7 +167,7 @@ HWY_INLINE void FinishUnits(D d, const UnitsCall<T>& call, std::int64_t begin, s
   if (begin > 0) total = hn::Add(hn::LoadU(d, place), total);
   if (end == call.k) {
     if (call.bias != nullptr) total = hn::Add(total, hn::LoadU(d, call.bias + v * lanes));
-    if (call.relu) total = KeepNaN(d, total, hn::Max(total, hn::Zero(d)));
+    total = TakeEnding(d, call.relu, call.ending, total);
   }
   hn::StoreU(total, d, place);
   if constexpr (i + 1 < Rows * Vectors) FinishUnits<i + 1>(d, call, begin, end, to, sum);

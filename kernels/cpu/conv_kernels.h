@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include <millrace/kernels/cpu/conv_ending.h>
+
 namespace millrace::cpu {
 
 /// Where lanes [first, first + count) of a vector of places go: to elements `to` … of the results of each unit.
@@ -12,7 +14,7 @@ struct PlaceStore {
 };
 
 /// Panels of places times all weights of a group: the result of a unit at a place is Σ_k weights[unit·k + k'] · x[offsets[k'] + place] (+ bias[unit]), then
-/// relu where asked; the dot product of kernels/gemm.h. All places of a panel are read; those are written that a store names.
+/// relu where asked, then the ending; the dot product of kernels/gemm.h. All places of a panel are read; those are written that a store names.
 template <class T>
 struct ConvCall {
   const T* x = nullptr;     ///< of the first place
@@ -28,6 +30,7 @@ struct ConvCall {
   std::int64_t units = 0;
   const T* bias = nullptr;  ///< [units] or null
   bool relu = false;
+  ConvEnding<T> ending;
   T* sums = nullptr;  ///< room for [units, places of a panel] where k is more than k_block: sums of the blocks so far
   T* out = nullptr;
   std::int64_t out_stride = 0;  ///< from unit to unit
@@ -37,7 +40,7 @@ struct ConvCall {
 };
 
 /// Some places times one panel of units (packing.h), the units in the lanes: sums[row·vectors·lanes + unit] = Σ_k weights[k·vectors·lanes + unit] ·
-/// places[row][offsets[k]] (+ bias[unit]), then relu where asked; the dot product of kernels/gemm.h.
+/// places[row][offsets[k]] (+ bias[unit]), then relu where asked, then the ending; the dot product of kernels/gemm.h.
 template <class T>
 struct UnitsCall {
   const T* const* places = nullptr;  ///< the element that the first k of each place sees
@@ -48,6 +51,7 @@ struct UnitsCall {
   int vectors = 1;          ///< at most GemmKernels::panel
   const T* bias = nullptr;  ///< [vectors·lanes] or null
   bool relu = false;
+  ConvEnding<T> ending;
   T* sums = nullptr;
 };
 

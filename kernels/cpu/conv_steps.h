@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include <millrace/kernels/conv.h>
 #include <millrace/kernels/cpu/arithmetic_kernels.h>
+#include <millrace/kernels/cpu/conv_ending.h>
 
 namespace millrace::cpu {
 
@@ -13,14 +18,15 @@ template <class T>
 class ConvFinish {
  public:
   /// `out`: row-major [N, M, …]. Operands row-major: [] one element, [M] one of each unit, `out.dims()` one of each result; none stands for the result
-  /// without steps.
-  ConvFinish(const ConvSteps& steps, const Tensor& out) : out_(static_cast<const T*>(out.raw())) {
-    call_.steps = steps.steps.data();
-    call_.step_count = std::ssize(steps.steps);
-    call_.input_count = std::ssize(steps.operands) + 1;
+  /// without steps. `ends`: the kernel takes the ending, and the steps begin behind it.
+  ConvFinish(const ConvSteps& steps, const Tensor& out, bool ends = false) : out_(static_cast<const T*>(out.raw())) {
+    const auto first = ends ? take_ending(steps) : std::pair<std::ptrdiff_t, std::size_t>();
+    call_.steps = steps.steps.data() + first.first;
+    call_.step_count = std::ssize(steps.steps) - first.first;
+    call_.input_count = std::ssize(steps.operands) - static_cast<std::ptrdiff_t>(first.second) + 1;
     call_.in_place = true;
-    for (std::size_t i = 0; i < steps.operands.size(); ++i) {
-      ArithmeticInput<T>& input = call_.inputs[i + 1];
+    for (std::size_t i = first.second; i < steps.operands.size(); ++i) {
+      ArithmeticInput<T>& input = call_.inputs[i - first.second + 1];
       if (!steps.operands[i]) continue;
       input.first = static_cast<const T*>(steps.operands[i]->raw());
       input.repeats = steps.operands[i]->rank() < 2;
@@ -30,6 +36,7 @@ class ConvFinish {
   }
 
   bool empty() const { return call_.step_count == 0; }
+  const ConvEnding<T>& ending() const { return ending_; }
 
   /// `count` results side by side of each of `units` units from `unit` on: at `first`, and of each next unit `stride` elements on.
   void run(T* first, std::int64_t unit, std::int64_t units, std::int64_t stride, std::int64_t count) const {
@@ -54,7 +61,25 @@ class ConvFinish {
   }
 
  private:
+  /// Steps and operands that are the ending. None where a step reads the result that it would change.
+  std::pair<std::ptrdiff_t, std::size_t> take_ending(const ConvSteps& given) {
+    const std::vector<ArithmeticStep>& steps = given.steps;
+    const auto& operands = given.operands;
+    if (steps.empty() || !std::all_of(operands.begin(), operands.end(), [](const auto& operand) { return operand.has_value(); })) return {};
+    if (steps[0] == ArithmeticStep::hard_swish) {
+      ending_.kind = ConvEnding<T>::Kind::hard_swish;
+      return {1, 0};
+    }
+    if (steps.size() < 2 || steps[0] != ArithmeticStep::maximum || steps[1] != ArithmeticStep::minimum || operands[0]->rank() > 0 ||
+        operands[1]->rank() > 0)
+      return {};
+    const auto element = [](const Tensor& operand) { return *static_cast<const T*>(operand.raw()); };
+    ending_ = {ConvEnding<T>::Kind::bounds, element(*operands[0]), element(*operands[1])};
+    return {2, 2};
+  }
+
   const T* out_;
+  ConvEnding<T> ending_;
   ArithmeticCall<T> call_;
   bool by_unit_ = false;  ///< an operand has one element of each unit
 };

@@ -22,25 +22,14 @@ class UnitGroup {
  public:
   UnitGroup(const ConvDesc& desc, const T* planes, const PaddedPlanes& form, const DDim& weights, const ConvSteps& steps, const Tensor& out,
             std::int64_t group)
-      : desc_(desc), form_(form), finish_(steps, out), out_(static_cast<T*>(out.raw_mutable())), units_(weights[0] / desc.groups) {
+      : desc_(desc), form_(form), finish_(steps, out, true), out_(static_cast<T*>(out.raw_mutable())), units_(weights[0] / desc.groups) {
     first_unit_ = group * units_;
     planes_ = planes + group * weights[1] * form.strides[1];
     extents_.assign(out.dims().begin() + 2, out.dims().end());
     for (const std::int64_t extent : extents_) places_ *= extent;
     rows_ = out.dim(0) * places_;
     all_units_ = out.dim(1);
-    std::int64_t taps = 1;
-    for (int axis = 2; axis < weights.rank(); ++axis) taps *= weights[axis];
-    for (std::int64_t channel = 0; channel < weights[1]; ++channel)
-      for (std::int64_t tap = 0; tap < taps; ++tap) {
-        std::int64_t offset = channel * form.strides[1];
-        for (int axis = weights.rank() - 1, rest = static_cast<int>(tap); axis >= 2; --axis) {
-          const auto extent = static_cast<int>(weights[axis]);
-          offset += form.offset_of(axis - 2, desc.axes[static_cast<std::size_t>(axis - 2)], rest % extent);
-          rest /= extent;
-        }
-        offsets_.push_back(offset);
-      }
+    find_offsets(weights);
   }
 
   void run(const T* packed, const T* bias, ThreadTeam& team) const {
@@ -57,6 +46,7 @@ class UnitGroup {
                 call.offsets = offsets_.data();
                 call.k = layout.k;
                 call.relu = desc_.relu;
+                call.ending = finish_.ending();
                 call.sums = sums;
                 for (std::int64_t panel = first; panel < last; ++panel) {
                   const std::int64_t width = layout.width_of(panel), begin = panel * layout.width();
@@ -74,6 +64,22 @@ class UnitGroup {
   }
 
  private:
+  /// Over channels, then taps in row-major order.
+  void find_offsets(const DDim& weights) {
+    const DDim taps = weights.erased(0).erased(0);
+    std::vector<std::int64_t> of_taps(static_cast<std::size_t>(taps.elements()));
+    for (std::size_t tap = 0; tap < of_taps.size(); ++tap) {
+      auto rest = static_cast<std::int64_t>(tap);
+      for (int axis = taps.rank() - 1; axis >= 0; --axis) {
+        of_taps[tap] += form_.offset_of(axis, desc_.axes[static_cast<std::size_t>(axis)], rest % taps[axis]);
+        rest /= taps[axis];
+      }
+    }
+    offsets_.reserve(of_taps.size() * static_cast<std::size_t>(weights[1]));
+    for (std::int64_t channel = 0; channel < weights[1]; ++channel)
+      for (const std::int64_t offset : of_taps) offsets_.push_back(channel * form_.strides[1] + offset);
+  }
+
   /// The element that the first k of a place of the output sees.
   const T* place(std::int64_t row) const {
     const T* from = planes_ + row / places_ * form_.strides[0];

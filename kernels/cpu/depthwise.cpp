@@ -32,7 +32,7 @@ class Planes {
  public:
   Planes(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const ConvSteps& steps, const Tensor& out)
       : desc_(desc),
-        finish_(steps, out),
+        finish_(steps, out, true),
         x_(x),
         weights_(static_cast<const T*>(weights.raw())),
         bias_(bias == nullptr ? nullptr : static_cast<const T*>(bias->raw())) {
@@ -106,6 +106,7 @@ class Planes {
                                         weights,
                                         bias_ == nullptr ? nullptr : bias,
                                         desc_.relu,
+                                        finish_.ending(),
                                         out,
                                         out_rows_,
                                         out_columns_,
@@ -136,8 +137,8 @@ class Planes {
       for (std::int64_t unit = 0; unit < count * units_; ++unit)
         depthwise_plane(DepthwiseCall<T>{planes + unit / units_ * elements, width_ * along_.stride, down_.stride, down_.dilation,
                                          offsets_.data(), taps1_, taps2_, weights_ + (channel + unit) * taps1_ * taps2_,
-                                         bias_ == nullptr ? nullptr : bias_ + channel + unit, desc_.relu, to + unit * places, out_rows_,
-                                         out_columns_, first_seen_, last_seen_});
+                                         bias_ == nullptr ? nullptr : bias_ + channel + unit, desc_.relu, finish_.ending(),
+                                         to + unit * places, out_rows_, out_columns_, first_seen_, last_seen_});
       finish_.run(to, channel, count * units_, places, places);
       first += count;
     }

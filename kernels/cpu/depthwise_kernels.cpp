@@ -11,6 +11,7 @@
 #define HWY_TARGET_INCLUDE "millrace/kernels/cpu/depthwise_kernels.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+#include <millrace/kernels/cpu/conv_ending-inl.h>
 #include <millrace/kernels/cpu/elementary-inl.h>
 #include <millrace/kernels/cpu/partial-inl.h>
 #include <millrace/kernels/cpu/tile-inl.h>
@@ -19,11 +20,11 @@ HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Bias and relu of a sum, and its place. `some` lanes are stored.
+/// Bias, relu and ending of a sum, and its place. `some` lanes are stored.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE void Finish(D d, const DepthwiseCall<T>& call, hn::Vec<D> sum, T* to, std::size_t some) {
   if (call.bias != nullptr) sum = hn::Add(sum, hn::Set(d, *call.bias));
-  if (call.relu) sum = KeepNaN(d, sum, hn::Max(sum, hn::Zero(d)));
+  sum = TakeEnding(d, call.relu, call.ending, sum);
   StoreSome(d, sum, to, some);
 }
 
@@ -224,8 +225,8 @@ HWY_NOINLINE void LanesTile(const DepthwiseLanes<T>& call, std::int64_t row, std
   T* const out = call.out + (row * call.columns + column) * lanes;
   if (call.bias != nullptr)
     for (int i = 0; i < Count; ++i) sum[0][i] = hn::Add(sum[0][i], hn::LoadU(d, call.bias));
-  if (call.relu)
-    for (int i = 0; i < Count; ++i) sum[0][i] = KeepNaN(d, sum[0][i], hn::Max(sum[0][i], hn::Zero(d)));
+  if (call.relu || call.ending.kind != ConvEnding<T>::Kind::none)
+    for (int i = 0; i < Count; ++i) sum[0][i] = TakeEnding(d, call.relu, call.ending, sum[0][i]);
   for (int i = 0; i < Count; ++i) hn::StoreU(sum[0][i], d, out + i * lanes);
 }
 

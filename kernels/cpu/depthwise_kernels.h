@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+
+#include <millrace/kernels/cpu/conv_ending.h>
 #include <limits>
 
 namespace millrace::cpu {
 
 /// One plane of a depthwise convolution: out[r·columns + c] = Σ_{t1, t2} weights[t1·taps2 + t2] · plane[(r·stride + t1·dilation)·row + offsets[t2] + c]
-/// (+ bias), then relu where asked; the dot product of kernels/gemm.h, of one block of k. Two vectors behind the last element of the plane may be read.
+/// (+ bias), then relu where asked, then the ending; the dot product of kernels/gemm.h, of one block of k. Two vectors behind the last element of the plane may be read.
 template <class T>
 struct DepthwiseCall {
   const T* plane = nullptr;
@@ -18,6 +20,7 @@ struct DepthwiseCall {
   const T* weights = nullptr;
   const T* bias = nullptr;  ///< one element, or null
   bool relu = false;
+  ConvEnding<T> ending;
   T* out = nullptr;
   std::int64_t rows = 0, columns = 0;
   std::int64_t first = 0,
@@ -31,7 +34,7 @@ void depthwise_plane(const DepthwiseCall<double>& call);
 
 /// As many planes as a vector has lanes, a channel in each lane: element (r, c) of all planes is the vector at plane[(r·width + c)·lanes].
 ///   out[(r·columns + c)·lanes] = Σ_{t1, t2} weights[(t1·taps2 + t2)·lanes] · plane[((r·down.stride + t1·down.dilation)·width + c·along.stride + t2·along.dilation)·lanes]
-/// (+ bias), then relu where asked, with the bits of depthwise_plane.
+/// (+ bias), then relu where asked, then the ending, with the bits of depthwise_plane.
 template <class T>
 struct DepthwiseLanes {
   struct Axis {
@@ -43,6 +46,7 @@ struct DepthwiseLanes {
   const T* weights = nullptr;
   const T* bias = nullptr;  ///< a vector, or null
   bool relu = false;
+  ConvEnding<T> ending;
   T* out = nullptr;
   std::int64_t rows = 0, columns = 0;
   std::int64_t first = 0, last = 0;  ///< as in DepthwiseCall

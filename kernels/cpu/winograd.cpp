@@ -28,7 +28,7 @@ class Convolution {
   Convolution(const ConvDesc& desc, const Tensor& x, const WinogradWeights& weights, const Tensor* bias, const ConvSteps& steps,
               const Tensor& out)
       : desc_(desc),
-        finish_(steps, out),
+        finish_(steps, out, true),
         x_(x),
         weights_(static_cast<const float*>(weights.transformed.raw())),
         out_(static_cast<float*>(out.raw_mutable())) {
@@ -162,6 +162,7 @@ class Convolution {
     call.units = units_;
     call.bias = bias_;
     call.relu = desc_.relu;
+    call.ending = finish_.ending();
     call.unit_stride = rows_ * places_;
     call.row_stride = places_;
     for (std::int64_t group = begin / wide_; group < part.count && group * wide_ < begin + panel_; ++group) {

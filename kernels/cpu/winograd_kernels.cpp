@@ -9,6 +9,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 #include <millrace/kernels/cpu/activation-inl.h>
+#include <millrace/kernels/cpu/conv_ending-inl.h>
 #include <millrace/kernels/cpu/partial-inl.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -69,7 +70,7 @@ void Give(const WinogradGive& call) {
                                      hn::Add(hn::Add(b, hn::Mul(eight, e)), m[5])};
       for (int row = 0; row < winograd_rows && row < call.rows; ++row) {
         V y = hn::Add(made[row], addend);
-        if (call.relu) y = KeepNaN(d, y, hn::Max(y, hn::Zero(d)));
+        y = TakeEnding(d, call.relu, call.ending, y);
         StoreSome(d, y, to + row * call.row_stride + i, some);
       }
     }

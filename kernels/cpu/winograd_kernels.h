@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <millrace/kernels/cpu/conv_ending.h>
+
 namespace millrace::cpu {
 
 /// Rows of the output that are made together of `winograd_sums` sums, from as many rows of x.
@@ -28,7 +30,7 @@ struct WinogradTake {
 std::uint32_t winograd_take(const WinogradTake& call);
 
 /// Rows of the output of their sums, unit by unit: to[u·unit_stride + r·row_stride + i] from sums[j·sum_stride + u·panel + i] (+ bias[u]), i < count, then
-/// relu where asked.
+/// relu where asked, then the ending.
 struct WinogradGive {
   const float* sums = nullptr;
   std::int64_t sum_stride = 0;
@@ -38,6 +40,7 @@ struct WinogradGive {
   std::int64_t count = 0;
   const float* bias = nullptr;  ///< [units] or null
   bool relu = false;
+  ConvEnding<float> ending;
   float* to = nullptr;
   std::int64_t unit_stride = 0;
   std::int64_t row_stride = 0;

@@ -14,6 +14,8 @@
 #include <millrace/kernels/conv1d.h>
 #include <millrace/kernels/matmul.h>
 #include <millrace/kernels/unary.h>
+#include <millrace/kernels/unit_weights.h>
+#include <millrace/kernels/winograd.h>
 
 namespace millrace::testing {
 namespace {
@@ -67,6 +69,56 @@ Tensor by_products(const ConvDesc& desc, const Tensor& x, const Tensor& w, const
 }
 
 }  // namespace
+
+TEST_CASE("bounds and hard_swish behind a convolution have the bits of a pass of its own, in each form of it, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    Random random(11);
+    struct Form {
+      DDim x, w;
+      std::int64_t groups, stride;
+    };
+    const Form forms[] = {{{2, 5, 9, 20}, {13, 5, 3, 3}, 1, 1},  // places in the lanes
+                          {{1, 7, 6, 70}, {9, 7, 1, 1}, 1, 1},
+                          {{2, 12, 9, 20}, {12, 1, 3, 3}, 12, 1},  // depthwise, rows
+                          {{1, 50, 4, 5}, {50, 1, 3, 3}, 50, 2},   // depthwise, channels in the lanes
+                          {{1, 24, 5, 6}, {40, 24, 3, 3}, 1, 1}};  // units in the lanes, and rows in fours
+    for (const DType dtype : {DType::f32, DType::f64})
+      for (const Form& form : forms) {
+        ConvDesc desc{{{form.stride, 1, 1, 1}, {form.stride, 1, 1, 1}}, form.groups};
+        desc.relu = random.between(0, 3) == 0;
+        const Tensor x = random_tensor(random, dtype, form.x), w = random_tensor(random, dtype, form.w);
+        const double nan = std::numeric_limits<double>::quiet_NaN();
+        Tensor bias = random_tensor(random, dtype, DDim{form.w[0]});
+        if (dtype == DType::f64)
+          bias.mutable_data<double>()[1] = nan;
+        else
+          bias.mutable_data<float>()[1] = static_cast<float>(nan);
+        const auto number = [&](double value) {
+          return dtype == DType::f64 ? Tensor::scalar(value) : Tensor::scalar(static_cast<float>(value));
+        };
+        const Tensor plain = conv(desc, x, w, &bias, one.stream(0));
+        const ConvSteps all[] = {
+            {{ArithmeticStep::maximum, ArithmeticStep::minimum}, {number(-0.5), number(0.75)}},
+            {{ArithmeticStep::maximum, ArithmeticStep::minimum}, {number(0), number(nan)}},
+            {{ArithmeticStep::maximum, ArithmeticStep::minimum, ArithmeticStep::add}, {number(0), number(6), plain}},
+            {{ArithmeticStep::maximum, ArithmeticStep::minimum, ArithmeticStep::mul}, {number(0), number(1), std::nullopt}},
+            {{ArithmeticStep::hard_swish}, {}},
+            {{ArithmeticStep::hard_swish, ArithmeticStep::mul}, {number(2)}}};
+        for (const ConvSteps& steps : all) {
+          const Tensor wanted = take_steps(steps, plain, one.stream(0));
+          CHECK(same_bits(conv(desc, x, w, &bias, one.stream(0), nullptr, steps), wanted));
+          CHECK(same_bits(conv(desc, x, w, &bias, two.stream(0), nullptr, steps), wanted));
+          if (const auto units = pack_units(desc, w, one.stream(0)))
+            CHECK(same_bits(conv(desc, x, *units, &bias, one.stream(0), steps), wanted));
+          if (const auto fours = transform_winograd(desc, w))
+            CHECK(same_bits(conv(desc, x, *fours, &bias, one.stream(0), steps),
+                            take_steps(steps, conv(desc, x, *fours, &bias, one.stream(0)), one.stream(0))));
+        }
+      }
+  });
+}
 
 TEST_CASE("a convolution along one to three axes has the bits of the products of its unfolded rows") {
   CpuDevice one(1), two(2);
