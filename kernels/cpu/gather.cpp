@@ -72,6 +72,16 @@ std::int64_t repeats_of(const std::vector<std::int64_t>& places) {
   return repeats;
 }
 
+/// A call that copies so many elements takes less time than a loop over them.
+constexpr std::int64_t long_run = 8;
+
+/// The number of runs of places that follow one another.
+std::int64_t runs_of(const std::vector<std::int64_t>& places) {
+  std::int64_t runs = 1;
+  for (std::size_t i = 1; i < places.size(); ++i) runs += places[i] == places[i - 1] + 1 ? 0 : 1;
+  return runs;
+}
+
 /// Elements [begin, end) of a row in which each element of `from` stands `repeats` times.
 template <class U>
 void repeat_each(const U* from, U* to, std::int64_t repeats, std::int64_t begin, std::int64_t end) {
@@ -94,8 +104,7 @@ void gather_blocks(const Tensor& x, const std::vector<std::int64_t>& places, int
   const bool adjoin = step == block;
   const std::int64_t repeats = block == 1 && step == 1 ? repeats_of(places) : 1;
   const bool all = repeats > 1 && places.front() == 0 && width == repeats * x.dim(axis);
-  const bool apart =
-      block == 1 && std::adjacent_find(places.begin(), places.end(), [](auto a, auto b) { return b == a + 1; }) == places.end();
+  const bool apart = block == 1 && (!adjoin || width < long_run * runs_of(places));
   const DDim strides = x.strides().slice(0, axis);
   const StridedLoop<1> rows(x.dims().slice(0, axis), {&strides});
   visit_size(x.dtype(), [&](auto type) {
@@ -104,6 +113,10 @@ void gather_blocks(const Tensor& x, const std::vector<std::int64_t>& places, int
     U* to = static_cast<U*>(out.raw_mutable());
     const auto copy = [&](const U* source, U* target, std::int64_t begin, std::int64_t end) {
       if (repeats > 1) return repeat_each(source + places.front(), target, repeats, begin, end);
+      if (apart && step == 1) {
+        for (std::int64_t at = begin; at < end; ++at) target[at] = source[places[static_cast<std::size_t>(at)]];
+        return;
+      }
       if (apart) {
         for (std::int64_t at = begin; at < end; ++at) target[at] = source[places[static_cast<std::size_t>(at)] * step];
         return;

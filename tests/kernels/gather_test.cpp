@@ -96,7 +96,9 @@ TEST_CASE("gather behind the first axis takes runs of places, single places and 
       for (int frame = 0; frame < 40; ++frame)
         for (std::int64_t i = 0; i < 256; ++i) places.push_back(frame * 11 + i);
       for (const std::int64_t place : {699, 0, -1, 3, 3, 2, 1, 5, 6, -700}) places.push_back(place);
-      for (const List& named : {places, List{4}, List{-1, 0}, List{}}) {
+      List pairs;  // short runs, as a Resize by 2 has them
+      for (std::int64_t i = 0; i < 900; ++i) pairs.push_back((i + 1) / 2);
+      for (const List& named : {places, pairs, List{4}, List{-1, 0}, List{}}) {
         const auto width = static_cast<std::int64_t>(named.size());
         const Tensor found = gather(x, width == 1 ? Tensor::scalar(named[0]) : Tensor::from(named, DDim{width}), 1, device.stream(0));
         CHECK(found.dims() == (width == 1 ? DDim{outer, behind} : DDim{outer, width, behind}));
