@@ -188,21 +188,26 @@ HWY_NOINLINE void UnitsTile(const UnitsCall<T>& call, std::int64_t begin, std::i
   for (int row = 0; row < Rows; ++row) places[row] = call.places[first + row];
   const T* weights = call.weights + begin * Vectors * lanes;
   constexpr int most = TallestUnits<Vectors>;
-  const std::int64_t tile = (first + most - 1) / most, tiles = (call.rows + most - 1) / most, ahead = end - begin;
+  const std::int64_t tile = (first + most - 1) / most, tiles = (call.rows + most - 1) / most, lines = (end - begin) * Vectors;
+  // An address, not a pointer: it may lie behind the end.
+  const auto ahead = reinterpret_cast<std::uintptr_t>(weights + lines * lanes);
+  std::int64_t line = lines * tile / tiles;
+  const std::int64_t last = lines * (tile + 1) / tiles, each = (Vectors + tiles - 1) / tiles,
+                     apart = std::max<std::int64_t>(1, tiles / Vectors);
   V sum[Rows][Vectors];
   for (int row = 0; row < Rows; ++row)
     for (int v = 0; v < Vectors; ++v) sum[row][v] = hn::Zero(d);
-  for (std::int64_t k = begin; k < end; ++k, weights += Vectors * lanes) {
-    const std::int64_t offset = call.offsets[k];
-    // An address, not a pointer: it may lie behind the end.
-    for (std::int64_t line = tile; line < Vectors; line += tiles)
-      hwy::Prefetch(reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(weights) +
-                                               static_cast<std::uintptr_t>((ahead * Vectors + line) * lanes) * sizeof(T)));
-    V weight[Vectors];
-    for (int v = 0; v < Vectors; ++v) weight[v] = hn::LoadU(d, weights + v * lanes);
-    for (int row = 0; row < Rows; ++row) {
-      const V seen = hn::Set(d, places[row][offset]);
-      for (int v = 0; v < Vectors; ++v) sum[row][v] = hn::MulAdd(weight[v], seen, sum[row][v]);
+  for (std::int64_t k = begin; k < end;) {
+    for (const std::int64_t stop = std::min(last, line + each); line < stop; ++line)
+      hwy::Prefetch(reinterpret_cast<const T*>(ahead + static_cast<std::uintptr_t>(line * lanes) * sizeof(T)));
+    for (const std::int64_t stop = std::min(end, k + apart); k < stop; ++k, weights += Vectors * lanes) {
+      const std::int64_t offset = call.offsets[k];
+      V weight[Vectors];
+      for (int v = 0; v < Vectors; ++v) weight[v] = hn::LoadU(d, weights + v * lanes);
+      for (int row = 0; row < Rows; ++row) {
+        const V seen = hn::Set(d, places[row][offset]);
+        for (int v = 0; v < Vectors; ++v) sum[row][v] = hn::MulAdd(weight[v], seen, sum[row][v]);
+      }
     }
   }
   FinishUnits<0>(d, call, begin, end, call.sums + first * Vectors * lanes, sum);
