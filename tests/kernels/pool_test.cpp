@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
@@ -110,22 +111,25 @@ TEST_CASE("windows that fill long rows have the bits of their elements folded in
   }
 }
 
-TEST_CASE("small planes, and planes of many strips, have the bits of their elements folded in order") {
-  CpuDevice one(1), two(2);
-  Random random(6);
-  for (const DType dtype : {DType::f32, DType::f64})
-    for (const Binary fold : {Binary::maximum, Binary::minimum, Binary::add})
-      for (const PoolDesc::Axis& form :
-           {PoolDesc::Axis{2, 2}, {3, 2, 1, 1, 1}, {3, 1, 1, 1, 1}, {5, 1, 1, 2, 2}, {3, 1, 2, 2, 2}, {7, 2, 1, 0, 6}, {1, 2}})
-        for (const DDim& dims : {DDim{2, 5, 7, 7}, DDim{1, 3, 12, 15}, DDim{3, 9, 33}, DDim{1, 1, 40, 700}}) {
-          PoolDesc desc;
-          desc.fold = fold;
-          desc.axes = {form, form};
-          const Tensor x = with_edges(random, dtype, dims, fold);
-          const Tensor out = pool(desc, x, one.stream(0));
-          CHECK(same_bits(out, by_definition(desc, x)));
-          CHECK(same_bits(out, pool(desc, x, two.stream(0))));
-        }
+TEST_CASE("small planes, and planes of many strips, have the bits of their elements folded in order, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    Random random(6);
+    for (const DType dtype : {DType::f32, DType::f64})
+      for (const Binary fold : {Binary::maximum, Binary::minimum, Binary::add})
+        for (const PoolDesc::Axis& form :
+             {PoolDesc::Axis{2, 2}, {3, 2, 1, 1, 1}, {3, 1, 1, 1, 1}, {5, 1, 1, 2, 2}, {3, 1, 2, 2, 2}, {7, 2, 1, 0, 6}, {1, 2}})
+          for (const DDim& dims : {DDim{2, 5, 7, 7}, DDim{1, 3, 12, 15}, DDim{3, 9, 33}, DDim{1, 1, 40, 700}}) {
+            PoolDesc desc;
+            desc.fold = fold;
+            desc.axes = {form, form};
+            const Tensor x = with_edges(random, dtype, dims, fold);
+            const Tensor out = pool(desc, x, one.stream(0));
+            CHECK(same_bits(out, by_definition(desc, x)));
+            CHECK(same_bits(out, pool(desc, x, two.stream(0))));
+          }
+  });
 }
 
 TEST_CASE("a view is pooled as what it shows, and padding is no element of a maximum") {
