@@ -46,6 +46,7 @@ std::int64_t FusedRun::iterations() const noexcept { return state_->operands.ite
 std::int64_t FusedRun::rows() const noexcept { return state_->most_rows; }
 std::int64_t FusedRun::work() const noexcept { return state_->offset(state_->operands.iterations) * state_->work; }
 std::optional<DDim> FusedRun::stacked(std::size_t output) const {
+  if (state_->last_of[output]) return std::nullopt;
   const Tensor& whole = state_->whole[static_cast<std::size_t>(state_->target_of(output).whole)];
   if (form().unbatched) return whole.dims().erased(0).inserted(0, state_->operands.outputs[output].size());
   return whole.dims().erased(0).inserted(0, state_->first_rows).inserted(0, state_->operands.outputs[output].size());
@@ -126,6 +127,7 @@ std::vector<std::int64_t> FusedRun::State::read_feeder(std::size_t input, Iterat
   if (stride != written_stride || (first - written) % stride != 0) refuse(not_its_slots);
   const std::int64_t shift = (first - written) / stride;
   if (shift < 0 || operands.iterations + shift > from->operands.iterations) refuse(not_its_slots);
+  if (from->last_of[source.output]) refuse(not_its_slots);
   const Target& target = from->target_of(source.output);
   const Tensor& there = from->whole[static_cast<std::size_t>(target.whole)];
   if (there.dtype() != dtype || there.dims().rank() != dims.rank() || there.dims().erased(0) != dims.erased(0)) refuse(not_its_slots);
@@ -241,6 +243,9 @@ std::optional<std::size_t> FusedRun::State::last_alone(std::size_t output) const
     return std::nullopt;
   for (std::size_t i = 0; i < operands.outputs.size(); ++i)
     if (i != output && loop->outputs_[i] == from) return std::nullopt;
+  // Where slots that arrive end the run early, the interpreter goes on, and looks for those of earlier iterations.
+  for (std::size_t i = 0; i < operands.inputs.size(); ++i)
+    if (arrives(i)) return std::nullopt;
   for (std::size_t i = 0; i < changing.size(); ++i)
     if (loop->outputs_[operands.outputs.size() + i] == from) return changing[i];
   return std::nullopt;

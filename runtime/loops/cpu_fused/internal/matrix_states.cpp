@@ -141,7 +141,8 @@ void MatrixStates::join_decays() {
     if (!std::all_of(readers.begin(), readers.end(), is_theirs)) continue;
     // With one value a matrix may be a vector of another.
     const auto has_vector = [state = state](const auto& each) {
-      return each.second.key == state || each.second.added == state || each.second.query == state;
+      const Member& member = each.second;
+      return member.key == state || member.added == state || member.query == state || member.decay == state;
     };
     if (std::any_of(members_.begin(), members_.end(), has_vector)) continue;
     const DDim& form = *dims(state);

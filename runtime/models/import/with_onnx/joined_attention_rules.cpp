@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -39,7 +40,7 @@ VarId added(const Formula& f, VarId look, double hidden) { return f.where(look, 
 VarId mask_term(Importer& to, const Formula& f, VarId mask, const Heads& heads, double hidden) {
   const int rank = to.rank(mask);
   if (rank == 1) {
-    // The reshape refuses other forms of one axis, which say beginnings as well.
+    // Other forms of one axis say beginnings as well; they have more elements.
     const VarId lengths = reshaped(to, whole_numbers(to, mask), {extent_at(to, heads.q, 0), {1, no_var}, {1, no_var}, {1, no_var}});
     return added(f, f.op("less", count_to(to, extent_of(to, heads.k, 2)), lengths), hidden);
   }
@@ -48,6 +49,18 @@ VarId mask_term(Importer& to, const Formula& f, VarId mask, const Heads& heads, 
                            to.type(mask).to_string());
   const VarId look = to.emit1("greater", {whole_numbers(to, mask), number(to, 0)});
   return added(f, f.unsqueezed(look, rank == 2 ? Ints{1, 2} : Ints{1}), hidden);
+}
+
+/// `made` [N, S, heads, size], refused in a run where a mask or a bias of another batch has stretched it.
+VarId of_queries(Importer& to, VarId made, VarId q) {
+  const DDim dims = *to.type(made).shape;
+  if ((*to.type(q).shape)[0] >= 0) return made;
+  const auto list = [&](VarId x, std::int64_t begin, std::int64_t end) { return to.emit1("shape", {x}, {{"start", begin}, {"end", end}}); };
+  const VarId shape = to.emit1("concat", {list(q, 0, 1), list(q, 2, 3), list(made, 2, 4)}, {{"axis", std::int64_t{0}}});
+  const VarId same = to.emit1("reshape_to", {made, shape}, {{"allowzero", true}});
+  Ints known;
+  for (const std::int64_t extent : dims) known.push_back(std::max<std::int64_t>(extent, 0));  // 0 copies
+  return to.emit1("reshape", {same}, {{"shape", known}});
 }
 
 /// [N, S, heads·size]: softmax(Q·Kᵀ·scale + mask + bias)·V.
@@ -71,7 +84,8 @@ VarId attended(Importer& to, const Node& node, const Heads& heads, VarId mask, V
   }
   if (bias != no_var) scores = f.plus(scores, bias);
   const VarId weights = to.emit1("softmax", {scores}, {{"axis", std::int64_t{-1}}});
-  const VarId made = to.emit1("transpose", {f.op("matmul", weights, heads.v)}, {{"perm", Ints{0, 2, 1, 3}}});
+  VarId made = to.emit1("transpose", {f.op("matmul", weights, heads.v)}, {{"perm", Ints{0, 2, 1, 3}}});
+  if (mask != no_var || bias != no_var) made = of_queries(to, made, heads.q);
   return f.reshaped(made, {0, 0, -1});
 }
 

@@ -61,6 +61,8 @@ template <Give give>
 void of_shape(Importer& to, const Node& node, const char*) {
   const std::optional<Ints> shape = node.integers("shape");
   if (!shape) throw ParseError("attribute shape: expected one, found none");
+  for (const std::int64_t extent : *shape)
+    if (extent < 0) throw ParseError("attribute shape: expected extents, found " + std::to_string(extent));
   give(to, node, to.literal(*shape), asked_dtype(node, DType::f32));
 }
 

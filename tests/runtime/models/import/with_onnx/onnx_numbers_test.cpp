@@ -437,6 +437,8 @@ TEST_CASE("Attention of ONNX Runtime's optimiser multiplies by the weights of Q,
   CHECK(whole.dims() == DDim{2, 3, 8});
   const Tensor more = Tensor::from(std::vector<std::int32_t>{2, 3, 0, 0}, DDim{4});  // as masks of ends and beginnings have them
   CHECK_THROWS_AS(testing::on_cpu(program, {{"x", x}, {"lengths", more}}), Error);
+  // A batch of one does not take the lengths for another batch.
+  CHECK_THROWS_AS(testing::on_cpu(program, {{"x", x.rows(0, 1)}, {"lengths", more}}), ShapeError);
   // Another third row of the first sequence, which is hidden, changes that row alone.
   std::vector<float> changed = x.to_vector<float>();
   for (std::size_t i = 10; i < 15; ++i) changed[i] += 1;
