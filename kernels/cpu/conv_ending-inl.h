@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// relu, then the ending, of a result.
+/// A result behind its relu and its ending.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> TakeEnding(D d, bool relu, const ConvEnding<T>& ending, hn::Vec<D> x) {
   if (relu) x = KeepNaN(d, x, hn::Max(x, hn::Zero(d)));

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include <millrace/kernels/cpu/conv_ending.h>
-#include <limits>
 
 namespace millrace::cpu {
 

@@ -27,7 +27,7 @@ struct Units {
   std::array<double, 2> at;
   Units(std::uint64_t key, std::uint64_t sample, std::uint32_t step, std::uint32_t pair) {
     const auto words = philox({low(sample), high(sample), step, pair}, {low(key), high(key)});
-    for (std::size_t i = 0; i < 2; ++i) at[i] = static_cast<double>((std::uint64_t{words[2 * i]} << 32 | words[2 * i + 1]) >> 11) * 0x1p-53;
+    at = {unit_of_words(words[0], words[1]), unit_of_words(words[2], words[3])};
   }
 };
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 /// Steps of a matrix S [keys, values] that a recurrence keeps, such as that of linear attention (runtime/layers/linear_attention.h). Values stand in the
-/// lanes, and S is read once, though it may not lie in the first cache. Each product and each sum is rounded as if it stood alone; the terms of a fold are added in the order
-/// of kernels/reduce.h.
+/// lanes, and S is read once, though it may not lie in the first cache. Each product and each sum is rounded as if it stood alone; the terms of a fold
+/// are added in the order of kernels/reduce.h.
 namespace millrace::cpu {
 
 template <class T>
@@ -22,14 +22,14 @@ struct MatrixStep {
   std::int64_t values = 0;
 };
 
-/// What an iteration does with one matrix; T is float or double.
+/// The two steps of an iteration on one matrix; T is float or double.
 template <class T>
 struct MatrixFunctions {
   void (*read)(const MatrixStep<T>& step) = nullptr;    ///< read = Σ over keys of (g·S)·k
   void (*update)(const MatrixStep<T>& step) = nullptr;  ///< next = g·S + k ⊗ v, read = Σ over keys of next·q
 };
 
-/// Those of this machine's instruction set.
+/// The functions of this machine's instruction set.
 template <class T>
 MatrixFunctions<T> matrix_functions();
 template <>

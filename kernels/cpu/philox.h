@@ -20,11 +20,16 @@ MILLRACE_HD inline std::array<std::uint32_t, 4> philox(std::array<std::uint32_t,
   return counter;
 }
 
-/// A number in [0, 1), of 53 bits, for two numbers that count.
+/// A number in [0, 1): the first 53 bits of two words.
+MILLRACE_HD inline double unit_of_words(std::uint32_t high, std::uint32_t low) {
+  return static_cast<double>((std::uint64_t{high} << 32 | low) >> 11) * 0x1p-53;
+}
+
+/// Such a number for two numbers that count.
 MILLRACE_HD inline double philox_unit(std::uint64_t seed, std::uint64_t a, std::uint64_t b) {
   const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
   const auto words = philox({low(a), low(a >> 32), low(b), low(b >> 32)}, {low(seed), low(seed >> 32)});
-  return static_cast<double>((std::uint64_t{words[0]} << 32 | words[1]) >> 11) * 0x1p-53;
+  return unit_of_words(words[0], words[1]);
 }
 
 }  // namespace millrace::cpu

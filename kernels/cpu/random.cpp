@@ -18,10 +18,7 @@ std::uint32_t high(std::uint64_t word) { return static_cast<std::uint32_t>(word 
 /// Two numbers in [0, 1) of 53 bits for each counter: pair p holds those of elements 2p and 2p + 1.
 std::array<double, 2> units(std::uint64_t key, std::uint64_t pair) {
   const auto words = philox({low(pair), high(pair), 0, 0}, {low(key), high(key)});
-  const auto unit = [&](std::size_t i) {
-    return static_cast<double>((std::uint64_t{words[2 * i]} << 32 | words[2 * i + 1]) >> 11) * 0x1p-53;
-  };
-  return {unit(0), unit(1)};
+  return {unit_of_words(words[0], words[1]), unit_of_words(words[2], words[3])};
 }
 
 /// An f32 has the first 24 bits: rounding would make 1 of the greatest.

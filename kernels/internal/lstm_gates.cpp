@@ -2,6 +2,7 @@
 #include <millrace/kernels/internal/lstm_gates.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -111,7 +112,7 @@ class Finder {
   /// Each row's `count` elements lie side by side in all operands.
   static bool plain(const RowOp& op, std::int64_t count) {
     const auto fits = [&](const RowOperand& x) { return x.reg < 0 || (x.inner_step == 1 && cpu::lies_whole(op, x)); };
-    return op.outer * op.inner == count && fits(op.out) && std::all_of(op.in, op.in + 3, fits);
+    return op.outer * op.inner == count && fits(op.out) && std::all_of(std::begin(op.in), std::end(op.in), fits);
   }
   static bool is(const RowOp& op, Binary kind) { return op.kind == Kind::binary && op.binary == kind; }
   static bool is(const RowOp& op, Unary kind) { return op.kind == Kind::unary && op.unary == kind; }
@@ -124,7 +125,7 @@ class Finder {
       if (same(desc_.ops[i].out, operand) && is(desc_.ops[i], kind) && plain(desc_.ops[i], width)) return i;
     return none;
   }
-  /// The same of a scratch register that `uses` operands read.
+  /// The op of this function that gives a scratch register with `uses` readers.
   std::size_t inner(const RowOperand& operand, Binary kind, int uses, std::int64_t width) const {
     const auto reg = static_cast<std::size_t>(operand.reg);
     const bool scratch = desc_.registers[reg].kind == RowRegister::Kind::scratch && desc_.registers[reg].width == width;

@@ -14,6 +14,49 @@
 
 namespace millrace::testing {
 
+namespace {
+
+/// A convolution drawn at random, with at most `taps` along an axis: its operands' extents, and those of a number for each unit.
+struct RandomConv {
+  ConvDesc desc;
+  DType dtype;
+  DDim x, weights, of_units;
+  RandomConv(Random& random, bool is_wide, std::int64_t taps) {
+    dtype = random.between(0, 3) == 0 ? DType::f64 : DType::f32;
+    const int spatial = static_cast<int>(random.between(1, 3));
+    desc.groups = random.between(1, 3);
+    desc.relu = random.coin();
+    const std::int64_t many = taps == 1 ? 600 : 150, channels = random.between(1, is_wide ? many : many / 10) + (taps == 1 ? 0 : 1);
+    const std::int64_t units = desc.groups * random.between(16, 150);
+    x = {random.between(0, 3), channels * desc.groups};
+    weights = {units, channels};
+    of_units = {units};
+    for (int axis = 0; axis < spatial; ++axis) {
+      const std::int64_t wide = random.between(1, taps), most_stride = taps == 1 ? 1 : 3, most_pad = taps == 1 ? 0 : 2;
+      desc.axes.push_back({random.between(1, most_stride), random.between(1, 2), random.between(0, most_pad), random.between(0, most_pad)});
+      x = x.inserted(axis + 2, random.between(1 + (wide - 1) * 2, 9));
+      weights = weights.inserted(axis + 2, wide);
+      of_units = of_units.inserted(axis + 1, 1);
+    }
+  }
+};
+
+/// Compares packed weights with plain ones, with `arithmetic(results)` behind them too.
+template <class F>
+void check_packed(const RandomConv& of, const Tensor& x, Random& random, CpuDevice& one, CpuDevice& two, F arithmetic) {
+  const Tensor w = random_tensor(random, of.dtype, of.weights), bias = random_tensor(random, of.dtype, DDim{of.weights[0]});
+  const Tensor* const addend = random.coin() ? &bias : nullptr;
+  const std::optional<UnitWeights> packed = pack_units(of.desc, w, one.stream(0));
+  REQUIRE(packed.has_value());
+  const Tensor plain = conv(of.desc, x, w, addend, one.stream(0));
+  CHECK(same_bits(conv(of.desc, x, *packed, addend, one.stream(0)), plain));
+  CHECK(same_bits(conv(of.desc, x, *packed, addend, two.stream(0)), plain));
+  const ConvSteps steps = arithmetic(plain);
+  CHECK(same_bits(conv(of.desc, x, *packed, addend, two.stream(0), steps), take_steps(steps, plain, one.stream(0))));
+}
+
+}  // namespace
+
 TEST_CASE("a convolution of one tap has the same bits by packed weights, with arithmetic behind it, on every instruction set") {
   each_instruction_set([](const std::string& name) {
     INFO(name);
@@ -21,35 +64,18 @@ TEST_CASE("a convolution of one tap has the same bits by packed weights, with ar
     for (const std::uint64_t seed : seeds(40)) {
       INFO("seed ", seed);
       Random random(seed);
-      const DType dtype = random.between(0, 3) == 0 ? DType::f64 : DType::f32;
-      ConvDesc desc;
-      const int spatial = static_cast<int>(random.between(1, 3));
-      desc.groups = random.between(1, 3);
-      desc.relu = random.coin();
-      const std::int64_t channels = random.between(1, seed % 5 == 0 ? 600 : 60), units = desc.groups * random.between(16, 150);
-      DDim x_dims{random.between(0, 3), channels * desc.groups}, w_dims{units, channels}, of_units{units};
-      for (int axis = 0; axis < spatial; ++axis) {
-        desc.axes.push_back({1, random.between(1, 2), 0, 0});
-        x_dims = x_dims.inserted(axis + 2, random.between(1, 9));
-        w_dims = w_dims.inserted(axis + 2, 1);
-        of_units = of_units.inserted(axis + 1, 1);
-      }
+      const RandomConv of(random, seed % 5 == 0, 1);
       std::vector<int> turn{1, 0};
-      for (int axis = 0; axis < spatial; ++axis) turn.push_back(axis + 2);
-      DDim turned = x_dims;
+      for (int axis = 2; axis < of.x.rank(); ++axis) turn.push_back(axis);
+      DDim turned = of.x;
       std::swap(turned[0], turned[1]);
-      const Tensor x = random.coin() ? random_tensor(random, dtype, x_dims) : random_tensor(random, dtype, turned).permute(turn);
-      const Tensor w = random_tensor(random, dtype, w_dims), bias = random_tensor(random, dtype, DDim{units});
-      const Tensor* const addend = random.coin() ? &bias : nullptr;
-      const std::optional<UnitWeights> packed = pack_units(desc, w, one.stream(0));
-      REQUIRE(packed.has_value());
-      const Tensor plain = conv(desc, x, w, addend, one.stream(0));
-      CHECK(same_bits(conv(desc, x, *packed, addend, one.stream(0)), plain));
-      CHECK(same_bits(conv(desc, x, *packed, addend, two.stream(0)), plain));
-      ConvSteps steps{{ArithmeticStep::prelu, ArithmeticStep::mul, ArithmeticStep::add, ArithmeticStep::sigmoid},
-                      {random_tensor(random, dtype, DDim{}), random_tensor(random, dtype, of_units), std::nullopt}};
-      if (random.coin()) steps.operands.back() = random_tensor(random, dtype, random.coin() ? plain.dims() : DDim{plain.dim(-1)});
-      CHECK(same_bits(conv(desc, x, *packed, addend, two.stream(0), steps), take_steps(steps, plain, one.stream(0))));
+      const Tensor x = random.coin() ? random_tensor(random, of.dtype, of.x) : random_tensor(random, of.dtype, turned).permute(turn);
+      check_packed(of, x, random, one, two, [&](const Tensor& plain) {
+        ConvSteps steps{{ArithmeticStep::prelu, ArithmeticStep::mul, ArithmeticStep::add, ArithmeticStep::sigmoid},
+                        {random_tensor(random, of.dtype, DDim{}), random_tensor(random, of.dtype, of.of_units), std::nullopt}};
+        if (random.coin()) steps.operands.back() = random_tensor(random, of.dtype, random.coin() ? plain.dims() : DDim{plain.dim(-1)});
+        return steps;
+      });
     }
   });
 }
@@ -61,31 +87,12 @@ TEST_CASE("a convolution of several taps has the same bits by packed weights, wh
     for (const std::uint64_t seed : seeds(40)) {
       INFO("seed ", seed);
       Random random(seed);
-      const DType dtype = random.between(0, 3) == 0 ? DType::f64 : DType::f32;
-      ConvDesc desc;
-      const int spatial = static_cast<int>(random.between(1, 3));
-      desc.groups = random.between(1, 3);
-      desc.relu = random.coin();
-      const std::int64_t channels = random.between(2, seed % 5 == 0 ? 150 : 20), units = desc.groups * random.between(16, 150);
-      DDim x_dims{random.between(0, 3), channels * desc.groups}, w_dims{units, channels}, of_units{units};
-      for (int axis = 0; axis < spatial; ++axis) {
-        desc.axes.push_back({random.between(1, 3), random.between(1, 2), random.between(0, 2), random.between(0, 2)});
-        const std::int64_t taps = random.between(1, 3);
-        x_dims = x_dims.inserted(axis + 2, random.between(1 + (taps - 1) * 2, 9));
-        w_dims = w_dims.inserted(axis + 2, taps);
-        of_units = of_units.inserted(axis + 1, 1);
-      }
-      const Tensor x = random_tensor(random, dtype, x_dims);
-      const Tensor w = random_tensor(random, dtype, w_dims), bias = random_tensor(random, dtype, DDim{units});
-      const Tensor* const addend = random.coin() ? &bias : nullptr;
-      const std::optional<UnitWeights> packed = pack_units(desc, w, one.stream(0));
-      REQUIRE(packed.has_value());
-      const Tensor plain = conv(desc, x, w, addend, one.stream(0));
-      CHECK(same_bits(conv(desc, x, *packed, addend, one.stream(0)), plain));
-      CHECK(same_bits(conv(desc, x, *packed, addend, two.stream(0)), plain));
-      const ConvSteps steps{{ArithmeticStep::mul, ArithmeticStep::add, ArithmeticStep::sigmoid},
-                            {random_tensor(random, dtype, of_units), random_tensor(random, dtype, plain.dims())}};
-      CHECK(same_bits(conv(desc, x, *packed, addend, two.stream(0), steps), take_steps(steps, plain, one.stream(0))));
+      const RandomConv of(random, seed % 5 == 0, 3);
+      const Tensor x = random_tensor(random, of.dtype, of.x);
+      check_packed(of, x, random, one, two, [&](const Tensor& plain) {
+        return ConvSteps{{ArithmeticStep::mul, ArithmeticStep::add, ArithmeticStep::sigmoid},
+                         {random_tensor(random, of.dtype, of.of_units), random_tensor(random, of.dtype, plain.dims())}};
+      });
     }
   });
 }

@@ -15,7 +15,7 @@ using namespace millrace::build;
 
 namespace {
 
-/// What a program reads of the states of a dense loop behind it.
+/// The states of a dense loop that its program reads behind it.
 enum class Reads { last, last_and_first, all };
 
 /// h := tanh(x + h) over a dense batch of 2 features.

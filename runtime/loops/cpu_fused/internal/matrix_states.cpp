@@ -101,6 +101,18 @@ std::optional<MatrixStates::Fold> MatrixStates::fold_at(std::size_t reduce) cons
   return std::nullopt;
 }
 
+std::optional<MatrixStates::Outer> MatrixStates::outer_of(VarId term, const DDim& form) const {
+  const std::optional<std::size_t> product = made_by(term, "mul");
+  if (!product || !read_once(term)) return std::nullopt;
+  const std::vector<VarId>& factors = op(*product).inputs;
+  for (const auto& [key, added] : {std::pair(factors[0], factors[1]), std::pair(factors[1], factors[0])}) {
+    const DDim* const keys = dims(key);
+    const DDim* const values = dims(added);
+    if (keys != nullptr && values != nullptr && over_keys(*keys, form) && over_values(*values, form)) return Outer{*product, key, added};
+  }
+  return std::nullopt;
+}
+
 /// An addition of a matrix and a product of vectors, and the first fold that reads it.
 void MatrixStates::find_update(std::size_t add, const std::vector<Fold>& folds) {
   const VarId next = op(add).outputs[0];
@@ -112,20 +124,14 @@ void MatrixStates::find_update(std::size_t add, const std::vector<Fold>& folds) 
   for (const std::size_t reader : readers_.at(next))
     if (reader <= fold->reduce && reader != fold->product && fold->reshape != std::optional(reader)) return;
   const std::vector<VarId>& terms = op(add).inputs;
-  for (const auto& [state, outer] : {std::pair(terms[0], terms[1]), std::pair(terms[1], terms[0])}) {
-    const std::optional<std::size_t> product = made_by(outer, "mul");
+  for (const auto& [state, term] : {std::pair(terms[0], terms[1]), std::pair(terms[1], terms[0])}) {
     const DDim* const before = dims(state);
-    if (!product || !read_once(outer) || before == nullptr || !same(*before, *form)) continue;
-    const std::vector<VarId>& factors = op(*product).inputs;
-    for (const auto& [key, added] : {std::pair(factors[0], factors[1]), std::pair(factors[1], factors[0])}) {
-      const DDim* const keys = dims(key);
-      const DDim* const values = dims(added);
-      if (keys == nullptr || values == nullptr || !over_keys(*keys, *form) || !over_values(*values, *form)) continue;
-      members_[fold->reduce] = {state, no_var, key, added, fold->vector, next, op(fold->reduce).outputs[0]};
-      gone_.insert({add, *product, fold->product});
-      if (fold->reshape) gone_.insert(*fold->reshape);
-      return;
-    }
+    const std::optional<Outer> outer = outer_of(term, *form);
+    if (!outer || before == nullptr || !same(*before, *form)) continue;
+    members_[fold->reduce] = {state, no_var, outer->key, outer->added, fold->vector, next, op(fold->reduce).outputs[0]};
+    gone_.insert({add, outer->product, fold->product});
+    if (fold->reshape) gone_.insert(*fold->reshape);
+    return;
   }
 }
 

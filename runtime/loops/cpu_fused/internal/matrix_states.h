@@ -12,7 +12,7 @@
 
 namespace millrace {
 
-/// The ops of an iteration that read and update matrices of [.., keys, values], found by their data flow: what linear attention and its like spell out.
+/// The ops of an iteration that read and update matrices of [.., keys, values], found by their data flow, as linear attention and its like spell them.
 /// Each op alone would take the whole matrix through memory; together they take it once (kernels/cpu/matrix_state_kernels.h).
 ///
 ///     read    Σ over the keys of (S · decay) · key
@@ -33,7 +33,7 @@ class MatrixStates {
     VarId next = no_var;
     VarId read = no_var;
   };
-  /// What stands in the place of an op: the op itself (nothing is known of it), another one, or none.
+  /// A row plan has the op itself in its place (`op`), a read or an update of several ops (`member`), or nothing (`none`).
   enum class Place { op, member, none };
   Place place(std::size_t op) const;
   const Member& member(std::size_t op) const { return members_.at(op); }
@@ -52,6 +52,13 @@ class MatrixStates {
   std::optional<std::size_t> made_by(VarId var, const char* type) const;
   bool read_once(VarId var) const;
   std::optional<Fold> fold_at(std::size_t reduce) const;
+  /// The product of a vector over keys and one over values, the term of a matrix that nothing else reads.
+  struct Outer {
+    std::size_t product = 0;
+    VarId key = no_var;
+    VarId added = no_var;
+  };
+  std::optional<Outer> outer_of(VarId term, const DDim& form) const;
   void find_update(std::size_t add, const std::vector<Fold>& folds);
   void join_decays();
 

@@ -206,7 +206,7 @@ RowOp along(RowOp::Kind kind, const View& x, int axis) {
 /// Leading axes of a row beyond which a fold over columns takes too many ops.
 constexpr std::int64_t most_column_folds = 64;
 
-/// The same where columns stand side by side behind the axes that are folded: they are folded where they lie. False where they do not.
+/// Columns that stand side by side behind the axes of a fold are folded where they lie. False where they do not stand so.
 bool folded_columns(RowCompiler& c, Reduction kind, const View& x, const std::vector<int>& axes, const View& out) {
   const int first = axes.front(), behind = axes.back() + 1;
   if (!c.folds_columns() || kind == Reduction::log_sum_exp || !x.rows || behind == x.dims.rank() ||

@@ -14,8 +14,6 @@ namespace {
 
 // ---- Attention: Q [N, heads, S, D], K [N, kv_heads, T, D], V [N, kv_heads, T, E], or three axes with the heads side by side
 
-constexpr std::int64_t most_heads = 1 << 16;
-
 /// `perm`: of the axes batch, row, head, feature.
 VarId heads_apart(Importer& to, const Node& node, VarId x, const char* heads, const Ints& perm = {0, 2, 1, 3}) {
   if (to.rank(x) == 4) return x;
@@ -23,7 +21,7 @@ VarId heads_apart(Importer& to, const Node& node, VarId x, const char* heads, co
   const std::int64_t count = node.integer(heads, 0);
   if (count < 1 || count > most_heads)
     throw ProgramError(std::string("attribute ") + heads + ": expected the number of heads, found " + std::to_string(count));
-  return to.emit1("transpose", {to.emit1("reshape", {x}, {{"shape", Ints{0, 0, count, -1}}})}, {{"perm", perm}});
+  return with_heads(to, x, count, perm);
 }
 
 /// The head of K and V that each head of Q reads, or `no_var` where each has its own. The run computes numbers of heads that are open, and fails

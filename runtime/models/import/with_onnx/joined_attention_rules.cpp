@@ -13,8 +13,6 @@
 namespace millrace::importing {
 namespace {
 
-constexpr std::int64_t most_heads = 1 << 16;
-
 std::int64_t heads_of(const Node& node) {
   const std::int64_t heads = node.integer("num_heads", 0);
   if (heads < 1 || heads > most_heads) throw ProgramError("attribute num_heads: expected 1 to 65536, found " + std::to_string(heads));
@@ -24,7 +22,7 @@ std::int64_t heads_of(const Node& node) {
 /// [N, S, heads·D] as [N, heads, S, D].
 VarId heads_apart(Importer& to, VarId x, std::int64_t heads) {
   if (to.rank(x) != 3) throw UnsupportedError("expected [batch, rows, heads · size], found " + to.type(x).to_string());
-  return to.emit1("transpose", {to.emit1("reshape", {x}, {{"shape", Ints{0, 0, heads, -1}}})}, {{"perm", Ints{0, 2, 1, 3}}});
+  return with_heads(to, x, heads, {0, 2, 1, 3});
 }
 
 /// Q, K and V, [N, heads, rows, size].

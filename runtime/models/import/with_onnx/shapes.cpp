@@ -165,6 +165,10 @@ VarId reshaped(Importer& to, VarId x, const std::vector<Extent>& extents) {
   return to.emit1("reshape", {made}, {{"shape", shape}});
 }
 
+VarId with_heads(Importer& to, VarId x, std::int64_t heads, const Ints& perm) {
+  return to.emit1("transpose", {to.emit1("reshape", {x}, {{"shape", Ints{0, 0, heads, -1}}})}, {{"perm", perm}});
+}
+
 VarId with_extents(Importer& to, VarId made, VarId list) {
   const auto elements = to.elements(list);
   const bool some =

@@ -40,6 +40,10 @@ Extent times(Importer& to, const Extent& a, const Extent& b);
 Extent divided(Importer& to, VarId x, int axis, std::int64_t by);
 /// The product of the extents of axes [begin, end).
 Extent product(Importer& to, VarId x, int begin, int end);
+/// Heads beyond which an attribute is refused.
+inline constexpr std::int64_t most_heads = 1 << 16;
+/// [N, S, heads·D] with the heads apart: the axes N, S, heads, D in the order `perm`.
+VarId with_heads(Importer& to, VarId x, std::int64_t heads, const std::vector<std::int64_t>& perm);
 /// `x` with these extents: an attribute as far as they are known, else the shape is computed in the run.
 VarId reshaped(Importer& to, VarId x, const std::vector<Extent>& extents);
 /// `made`, whose extents are `list`: its type says those that are known.
