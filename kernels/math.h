@@ -7,7 +7,7 @@ namespace millrace {
 
 /// Each function rounds as stated and is the same for every lane and tail. Exact: neg, abs, sign, floor, ceil, round,
 /// is_nan, is_inf, logical_not. Correctly rounded: square, sqrt, reciprocal. Ours, one polynomial per dtype: exp (max 1
-/// ulp; subnormal results are kept); of f32 erf (max 1.2 ulp), log, sin and cos (max 1 ulp) and atan (max 1.9 ulp). The C library's, per
+/// ulp); of f32 erf (max 1.2 ulp), log, sin and cos (max 1 ulp) and atan (max 1.9 ulp). The C library's, per
 /// element: log, sin, cos, atan and erf of f64; sin and cos of f32 beyond 10^5. NaN in, NaN out.
 #define MILLRACE_UNARY(name)                                                                          \
   inline Tensor name(const Tensor& x, StreamRef stream) { return unary(Unary::name, {}, x, stream); } \

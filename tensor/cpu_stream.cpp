@@ -2,53 +2,13 @@
 #include <millrace/tensor/cpu_stream.h>
 
 #include <atomic>
-#include <cfenv>
 #include <deque>
 #include <mutex>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
+#include <millrace/tensor/kernel_floats.h>
 #include <millrace/tensor/work_failure.h>
 
 namespace millrace {
-namespace {
-
-/// Kernels round to nearest and keep subnormals, whatever the embedding program set on its threads; afterwards the thread is as it was.
-class KernelRounding {
- public:
-  void set() noexcept {
-#if defined(__x86_64__)
-    constexpr unsigned all_exceptions_masked = 0x1f80;
-    found_ = _mm_getcsr();
-    changed_ = (found_ & ~flags) != all_exceptions_masked;
-    if (changed_) _mm_setcsr(all_exceptions_masked);
-#else
-    changed_ = std::fegetenv(&found_) == 0 && std::fesetenv(FE_DFL_ENV) == 0;
-#endif
-  }
-  void restore() noexcept {
-    if (!changed_) return;
-#if defined(__x86_64__)
-    _mm_setcsr(found_);
-#else
-    std::fesetenv(&found_);
-#endif
-  }
-
- private:
-#if defined(__x86_64__)
-  static constexpr unsigned flags = 0x3f;  // the exceptions so far: no setting
-  unsigned found_ = 0;
-#else
-  std::fenv_t found_;
-#endif
-  bool changed_ = false;
-};
-
-}  // namespace
-
 struct CpuStream::Queue {
   struct Item {
     std::unique_ptr<Work> work;  // or null: wait for `point`
@@ -71,7 +31,7 @@ struct CpuStream::Queue {
     }
     return (found & busy) == 0;
   }
-  KernelRounding rounding;  // of the thread that has entered
+  KernelFloats floats;  // of the thread that has entered
   std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
 };
 
@@ -85,12 +45,12 @@ bool CpuStream::enter() noexcept {
   do {
     if ((found & (Queue::busy | Queue::queued)) != 0) return false;
   } while (!queue_->word.compare_exchange_weak(found, (found + Queue::one) | Queue::busy, std::memory_order_acq_rel));
-  queue_->rounding.set();
+  queue_->floats.set();
   return true;
 }
 
 void CpuStream::leave(std::exception_ptr) noexcept {
-  queue_->rounding.restore();
+  queue_->floats.restore();
   std::uint64_t found = queue_->word.load(std::memory_order_relaxed);
   const bool alone = (found & Queue::queued) == 0;
   if (!alone || !queue_->word.compare_exchange_strong(found, found & ~Queue::busy, std::memory_order_acq_rel)) return drain();
@@ -155,8 +115,8 @@ void CpuStream::drain() noexcept {
       continue;
     }
     if (failed) continue;  // work behind a failure does not run
-    KernelRounding rounding;
-    rounding.set();
+    KernelFloats floats;
+    floats.set();
     try {
       item.work->run(context_);
     } catch (...) {
@@ -164,7 +124,6 @@ void CpuStream::drain() noexcept {
       const std::lock_guard lock(queue_->mutex);
       if (!queue_->failed) queue_->failed = std::move(failure);
     }
-    rounding.restore();
   }
 }
 

@@ -10,7 +10,8 @@ namespace millrace {
 /// A CPU stream: a strand plus a thread team. Work runs to completion in the caller when nothing is queued before it; behind a point that
 /// is not yet reached it queues, and runs on the thread that reaches the point. Unlike a device's, an error that ran in the caller stays
 /// with that caller: it is thrown there and the stream goes on. A stream that failed otherwise (queued work threw, or a point it waited for
-/// failed) runs nothing any more. Work finds the default floating-point environment; the thread gets its own back.
+/// failed) runs nothing any more. Work finds the floating-point environment of
+/// kernels (kernel_floats.h: round to nearest, subnormals are zeros); the thread gets its own back.
 class CpuStream final : public Stream, private Waiter {
  public:
   /// `team` is shared by the streams of a place and used by one of them at a time.

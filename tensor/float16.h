@@ -42,8 +42,10 @@ struct float16 {
   MILLRACE_HD static constexpr std::uint32_t widen(std::uint16_t h) {
     const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000u) << 16;
     const std::uint32_t magnitude = h & 0x7fffu;
-    const std::uint32_t placed = magnitude << 13;  // the number less 2^112 in its exponent
-    const std::uint32_t finite = std::bit_cast<std::uint32_t>(std::bit_cast<float>(placed) * 0x1p112f);
+    const std::uint32_t placed = magnitude << 13;  // the number less 112 in its exponent
+    // The last place of 0.5 + x is the least subnormal. No operand is a subnormal of f32, which kernels take as zero.
+    const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude + 0x3f000000u) - 0.5f);
+    const std::uint32_t finite = magnitude < 0x400u ? subnormal : placed + 0x38000000u;
     return sign | (magnitude < 0x7c00u ? finite : placed | 0x7f800000u);
   }
 };

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cfenv>
 #include <condition_variable>
 #include <mutex>
 #include <string>
@@ -14,6 +13,7 @@
 #include <sched.h>
 
 #include <millrace/tensor/error.h>
+#include <millrace/tensor/kernel_floats.h>
 #include <millrace/tensor/start_thread.h>
 
 namespace millrace {
@@ -81,7 +81,8 @@ struct ThreadTeam::Workers {
   }
 
   void work(int index) {
-    std::fesetenv(FE_DFL_ENV);
+    KernelFloats floats;
+    floats.set();
     std::uint64_t seen = 0;
     for (;;) {
       for (int spin = 0; spin < spins_before_sleep && generation.load(std::memory_order_acquire) == seen; ++spin) relax();

@@ -7,8 +7,8 @@
 
 namespace millrace {
 
-/// The threads that one kernel may split its rows and units over; the caller is one of them. Every thread has the default floating-point
-/// environment (round to nearest, no flush to zero) while it works for the team. Results never depend on the size. One `run` at a time: the
+/// The threads that one kernel may split its rows and units over; the caller is one of them. Every other thread has the
+/// floating-point environment of kernels (kernel_floats.h). Results never depend on the size. One `run` at a time: the
 /// owner (a CPU stream's strand) sees to that; a call from inside the team runs alone.
 class ThreadTeam {
  public:

@@ -32,7 +32,7 @@ HWY_INLINE V PowerOfTwo(D d, V n) {
   return hn::BitCast(d, hn::ShiftLeft<Numbers::mantissa_bits>(biased));
 }
 
-/// y·2^n for a whole number n: one rounding, subnormal and infinite results included.
+/// y·2^n for a whole number n: one rounding, infinite results and those that become zero included.
 #if HWY_TARGET == HWY_AVX3
 HWY_INLINE hn::Vec512<float> PowerOfTwo(hn::Full512<float>, hn::Vec512<float> n) {
   return hn::Vec512<float>{_mm512_scalef_ps(_mm512_set1_ps(1.0f), n.raw)};
@@ -49,7 +49,7 @@ HWY_INLINE hn::Vec512<double> Scaled(hn::Full512<double>, hn::Vec512<double> y, 
 #endif
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Scaled(D d, V y, V n) {
-  // Two factors, so that subnormal and infinite results come from one last rounding.
+  // Two factors, since 2^n alone may be beyond the range that the product is within.
   const V half = hn::Floor(hn::Mul(n, hn::Set(d, static_cast<hn::TFromD<D>>(0.5))));
   return hn::Mul(hn::Mul(y, PowerOfTwo(d, half)), PowerOfTwo(d, hn::Sub(n, half)));
 }

@@ -10,6 +10,7 @@
 #include <millrace/runtime/executor/kept_memory.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/trace/tracer.h>
+#include <millrace/tensor/kernel_floats.h>
 #include <millrace/tensor/pool.h>
 #include <millrace/tensor/spill_memory.h>
 
@@ -105,8 +106,10 @@ bool BlockWalker::needs_task(const CompiledOp& op, VarScope& scope, const BlockE
 }
 
 /// Starts the ops of a block in order, from `end->next` on. An op that can run at once runs here; one that has to wait becomes a task of `ops`, and so
-/// do loops and branches. Without `ops` it stops before the first that has to wait, and says false. The caller that awaits it holds the arguments.
-task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, const ScopePtr* held_scope, BlockEnd* end, Scope* ops) {
+/// do loops and branches. Without `ops` it stops before the first that has to wait, and says false; the thread has the environment `floats` then, but while
+/// it is suspended. The caller that awaits it holds the arguments.
+task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, const ScopePtr* held_scope, BlockEnd* end, Scope* ops,
+                             KernelFloats* floats) {
   TaskInfo& me = co_await this_task::info();
   const ScopePtr& scope = *held_scope;
   HeldWriters held;
@@ -146,7 +149,9 @@ task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, co
       walker->spawn_op(op, scope, *end, *ops, me);
       keep = true;
     } else {
+      if (floats != nullptr) floats->restore();
       co_await walker->ops_->run_task(&op, scope);
+      if (floats != nullptr) floats->set();
     }
     if (ops != nullptr && op.makes_written) walker->hold_made(held, *block, op.outputs, *scope, me);
     if (!held.writers.empty()) held.release_after(i);
@@ -175,6 +180,8 @@ bool BlockWalker::run_at_once(const CompiledBlock& block, std::size_t place, con
 
 bool BlockWalker::walk_at_once(const TaskInfo& task) {
   const CompiledBlock& block = state_->compiled().block(0);
+  KernelFloats floats;
+  floats.set();
   begun_ = make_pooled<BlockEnd>();
   begun_->appends.resize(block.appended.size());
   const ScopePtr& scope = state_->root();
@@ -254,7 +261,7 @@ task<void> BlockWalker::run_block(std::shared_ptr<BlockWalker> walker, const Com
   Scope ops(me);
   std::exception_ptr failed;
   try {
-    co_await walk(walker.get(), block, &scope, end.get(), &ops);
+    co_await walk(walker.get(), block, &scope, end.get(), &ops, nullptr);
   } catch (...) {
     failed = std::current_exception();
   }
@@ -330,9 +337,12 @@ void BlockWalker::next_step(ScopePtr& step, const ScopePtr& outer, const Compile
     step = outer->new_child(body.vars, body.block->idx, iteration);
 }
 
+/// Whether a carried condition is there, so that nothing waits for it.
+bool BlockWalker::is_there(const PendingValue& condition) { return condition.scope == nullptr && is_known(condition.value); }
+
 /// Whether the carried condition asks for another iteration.
 task<bool> BlockWalker::goes_on(const PendingValue* condition, const std::string* loop) {
-  if (condition->scope == nullptr && is_known(condition->value)) co_return known_truth(condition->value, *loop);
+  if (is_there(*condition)) co_return known_truth(condition->value, *loop);
   PendingValue later = *condition;
   const bool again = co_await truth(std::move(later), *loop);
   co_return again;
@@ -361,18 +371,25 @@ task<void> BlockWalker::run_iterations(std::shared_ptr<BlockWalker> walker, cons
   ScopePtr step;
   auto end = make_pooled<BlockEnd>();
   std::deque<Spawned<void>> under_way;
+  KernelFloats floats;  // around as many iterations as are walked one after the other
   std::size_t turns = walker->state_->compiled().device->place().is_cpu() ? turns_of_op * body.ops.size() : 0;
   for (std::int64_t iteration = start->iteration; max_trips < 0 || iteration < max_trips; ++iteration) {
     co_await this_task::checkpoint();
     if (condition >= 0) {
-      const bool again = co_await goes_on(&(*carried)[static_cast<std::size_t>(condition)], &name);
+      const PendingValue& next = (*carried)[static_cast<std::size_t>(condition)];
+      if (!is_there(next)) floats.restore();
+      const bool again = co_await goes_on(&next, &name);
       if (!again) co_return;
     }
     next_step(step, scope, body, iteration);
     for (std::size_t i = 0; i < carried->size(); ++i) set_or_link(std::move((*carried)[i]), *step, body.params[i]);
     bool walked = false;
-    if (at_once) walked = co_await walk(walker.get(), &body, &step, end.get(), nullptr);
+    if (at_once) {
+      floats.set();
+      walked = co_await walk(walker.get(), &body, &step, end.get(), nullptr, &floats);
+    }
     if (!walked) {
+      floats.restore();
       std::string iteration_name = fmt::format("{} iteration {}{}", name, iteration, within);
       end->walked.emplace("the ops of " + iteration_name);
       under_way.push_back(iterations->start(run_block(walker, &body, std::move(step), end), std::move(iteration_name)));
@@ -386,7 +403,10 @@ task<void> BlockWalker::run_iterations(std::shared_ptr<BlockWalker> walker, cons
     if (end->broke) co_return;
     if (!walked) end = make_pooled<BlockEnd>(std::move(end->appends));
     end->begin_again();
-    if (!under_way.empty()) co_await take_ended(&under_way, parallel);
+    if (!under_way.empty()) {
+      floats.restore();
+      co_await take_ended(&under_way, parallel);
+    }
   }
 }
 

@@ -19,6 +19,8 @@
 
 namespace millrace {
 
+class KernelFloats;
+
 /// Walks the blocks of one run of an executable: starts their ops in order, each iteration of an interpreted loop, each branch. An op whose
 /// inputs are there runs where it stands, and so does a branch of such ops; one that has to wait becomes a task, and so do loops and other branches.
 class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
@@ -62,7 +64,8 @@ class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
   };
 
   static task<void> run_block(std::shared_ptr<BlockWalker> walker, const CompiledBlock* block, ScopePtr scope, EndPtr end);
-  static task<bool> walk(BlockWalker* walker, const CompiledBlock* block, const ScopePtr* scope, BlockEnd* end, Scope* ops);
+  static task<bool> walk(BlockWalker* walker, const CompiledBlock* block, const ScopePtr* scope, BlockEnd* end, Scope* ops,
+                         KernelFloats* floats);
   static task<void> run_op(std::shared_ptr<BlockWalker> walker, const CompiledOp* op, ScopePtr scope, HeldWriters held,
                            std::vector<GatePtr> before, GatePtr done);
   static task<void> do_op(std::shared_ptr<BlockWalker> walker, const CompiledOp* op, ScopePtr scope);
@@ -70,6 +73,7 @@ class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
   static task<void> run_iterations(std::shared_ptr<BlockWalker> walker, const CompiledOp* op, ScopePtr scope, Scope* iterations,
                                    LoopStart* start);
   static task<void> run_branch(std::shared_ptr<BlockWalker> walker, const CompiledOp* op, ScopePtr scope);
+  static bool is_there(const PendingValue& condition);
   static task<bool> goes_on(const PendingValue* condition, const std::string* loop);
   static task<void> take_ended(std::deque<Spawned<void>>* under_way, std::size_t most);
   bool may_walk_at_once(const CompiledBlock& body) const;

@@ -12,6 +12,7 @@
 
 #include <millrace/kernels/adam.h>
 #include <millrace/runtime/training/internal/floats.h>
+#include <millrace/tensor/kernel_floats.h>
 
 namespace millrace::training {
 namespace {
@@ -101,7 +102,8 @@ Optimizer::Optimizer(const OptimizerOptions& options) : options_(options) {
   expect(options.beta1 >= 0 && options.beta1 < 1, "beta1 in [0, 1)", options.beta1);
   expect(options.beta2 >= 0 && options.beta2 < 1, "beta2 in [0, 1)", options.beta2);
   // Without it, a weight whose gradients are all 0 would become 0 / 0.
-  expect(options.epsilon >= std::numeric_limits<float>::denorm_min(), "a finite epsilon above 0 that f32 holds", options.epsilon);
+  expect(options.epsilon >= std::numeric_limits<float>::min(), "a finite epsilon of at least 1.17549e-38, the least normal f32",
+         options.epsilon);
   expect(options.weight_decay >= 0, "a finite weight decay of at least 0", options.weight_decay);
 }
 
@@ -200,6 +202,8 @@ void Optimizer::update(Tensors& weights, const Tensors& gradients, double learni
     check_pair(name, weights, gradient);
     check_slot(name, weights.at(name));
   }
+  KernelFloats floats;  // momenta of a weight that has no gradient fade to zeros
+  floats.set();
   for (const auto& [name, gradient] : gradients) update_one(name, weights.at(name), gradient, learning_rate);
   ++steps_;
 }

@@ -114,7 +114,7 @@ TEST_CASE_FIXTURE(Fixture, "a point that fails, before or while it is waited for
   CHECK_THROWS_WITH(stream.position().check(), "gone");
 }
 
-TEST_CASE_FIXTURE(Fixture, "work finds the default rounding and the caller gets its own back") {
+TEST_CASE_FIXTURE(Fixture, "work rounds to nearest and the caller gets its own back") {
   volatile float tiny = 1e-10f;
   volatile float inside = 0.0f;
   std::fesetround(FE_DOWNWARD);

@@ -82,6 +82,25 @@ TEST_CASE("copies that others hold keep their values, and a weight without gradi
   CHECK(weights.at("a").to_vector<float>() != before);
 }
 
+#if defined(__x86_64__) || defined(__aarch64__)
+TEST_CASE("momenta of a weight without gradients fade to zeros, not to numbers on which a processor is slow") {
+  for (const Kind kind : {Kind::sgd, Kind::adam, Kind::adamw}) {
+    OptimizerOptions options = of(kind);
+    options.beta2 = 0.9;
+    if (kind == Kind::sgd) options.momentum = 0.9;
+    Optimizer optimizer(options);
+    Tensors weights{{"w", Tensor::from<float>(std::vector<float>(20, 1.0f))}};
+    for (int step = 0; step < 1000; ++step)
+      optimizer.update(weights, {{"w", Tensor::from<float>(std::vector<float>(20, step == 0 ? 1.0f : 0.0f))}}, 0.1);
+    for (const auto& [name, kept] : optimizer.state()) {
+      INFO(name);
+      if (name.ends_with("/m") || name.ends_with("/v") || name.ends_with("/momentum"))
+        CHECK(kept.to_vector<float>() == std::vector<float>(20, 0.0f));
+    }
+  }
+}
+#endif
+
 TEST_CASE("a restored optimizer goes on with the same bits") {
   for (const Kind kind : {Kind::sgd, Kind::adam, Kind::adamw}) {
     OptimizerOptions options = of(kind);
@@ -126,9 +145,10 @@ TEST_CASE("what does not fit is refused, and changes nothing") {
                                                                                   {std::numeric_limits<double>::quiet_NaN(), "nan"},
                                                                                   {0, "0"},
                                                                                   {-1e-8, "-1e-08"},
-                                                                                  {1e-60, "1e-60"}}) {
+                                                                                  {1e-60, "1e-60"},
+                                                                                  {1e-39, "1e-39"}}) {
     options.epsilon = epsilon;
-    const std::string what = "optimizer: expected a finite epsilon above 0 that f32 holds, found " + found;
+    const std::string what = "optimizer: expected a finite epsilon of at least 1.17549e-38, the least normal f32, found " + found;
     CHECK_THROWS_WITH_AS(Optimizer{options}, what.c_str(), ArgumentError);
   }
 }

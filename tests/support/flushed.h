@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+
+namespace millrace::testing {
+
+/// `x` as kernels read it and write it on this processor: where they take subnormals as zeros, the zero of its sign.
+inline float flushed(float x) {
+#if defined(__x86_64__) || defined(__aarch64__)
+  return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x;
+#else
+  return x;
+#endif
+}
+
+}  // namespace millrace::testing
