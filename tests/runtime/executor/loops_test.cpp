@@ -4,11 +4,14 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <functional>
+#include <limits>
 
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <support/built.h>
+#include <support/flushed.h>
 #include <support/program_runs.h>
 
 using namespace millrace::build;
@@ -208,6 +211,42 @@ TEST_CASE("a memory that is halved has the values of cases 20 and 22") {
   const RunResult ones = everywhere(program, {{"x", Tensor::from<float>({1, 1, 1, 1})}, {"h0", Tensor::scalar(0.f)}});
   CHECK(floats(ones, "decayed") == Floats{1, 1.5f, 1.75f, 1.875f});
   CHECK(number(ones, "L") == 6.125f);
+}
+
+TEST_CASE("a memory that fades to nothing becomes zeros in every backend, and the thread that ran it keeps small numbers") {
+  for (const bool branches : {false, true}) {
+    CAPTURE(branches);
+    const Program program = built_program([&] {
+      Var x = input("x", VarType(DType::f32, {2}));
+      Var step = constant(0);
+      WhileLoop loop = while_loop({step, x});
+      {
+        const auto frame = loop.frame();
+        loop.break_if(equal(step, constant(200)));
+        Var next = x * 0.5;
+        if (branches)
+          next =
+              if_else(equal(step, constant(1000)), [&] { return std::vector<Var>{x * 2.0}; }, [&] { return std::vector<Var>{x * 0.5}; })[0];
+        x.update(next);
+        step.update(step + 1);
+      }
+      output("x", x);
+    });
+    const Feeds feeds{{"x", Tensor::from<float>({1, -3})}};
+    const auto halved = [](float number) {
+      for (int i = 0; i < 200; ++i) number = millrace::testing::flushed(number * 0.5f);
+      return number;
+    };
+    const Floats expected{halved(1), halved(-3)};
+    const RunResult result = everywhere(program, feeds);
+    CHECK(floats(result, "x") == expected);
+    CHECK(std::signbit(floats(result, "x")[1]));
+    millrace::RunOptions interpreted;
+    interpreted.backend = millrace::Backend::interpreted;
+    CHECK(floats(on_cpu(program, feeds, interpreted), "x") == expected);
+    volatile float least = std::numeric_limits<float>::min();
+    CHECK(least * 0.5f > 0);
+  }
 }
 
 TEST_CASE("map_fn, fold and scan of no, one and many rows") {
