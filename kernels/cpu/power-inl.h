@@ -11,6 +11,7 @@
 #include <limits>
 
 #include <hwy/highway.h>
+#include <millrace/kernels/cpu/float_functions.h>
 #include <millrace/kernels/cpu/logarithm-inl.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -107,7 +108,7 @@ HWY_INLINE V FmodF32(D d, V x, V y) {
   HWY_ALIGN float over[hn::MaxLanes(d)], under[hn::MaxLanes(d)];
   hn::Store(x, d, over);
   hn::Store(y, d, under);
-  for (std::size_t i = 0; i < hn::Lanes(d); ++i) over[i] = std::fmod(over[i], under[i]);
+  for (std::size_t i = 0; i < hn::Lanes(d); ++i) over[i] = float_fmod(over[i], under[i]);
   return hn::Load(d, over);
 }
 

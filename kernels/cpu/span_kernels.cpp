@@ -180,7 +180,7 @@ SpanFunction<T> element_function(Binary kind) {
   switch (kind) {
     case Binary::pow: return each<T>([](T x, T y) { return float_power(x, y); });
     case Binary::mod: return each<T>([](T x, T y) { return float_mod(x, y); });
-    case Binary::fmod: return each<T>([](T x, T y) { return std::fmod(x, y); });
+    case Binary::fmod: return each<T>([](T x, T y) { return float_fmod(x, y); });
     default: return nullptr;
   }
 }

