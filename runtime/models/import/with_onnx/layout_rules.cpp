@@ -256,6 +256,16 @@ class Phases {
   std::vector<Ends> ends_;
 };
 
+/// Whether `var` is known before a run: held by the file, or made of such values alone, as dequantized and cast weights are, by at most `depth` ops one behind
+/// the other.
+bool is_known(Importer& to, VarId var, int depth = 12) {
+  if (to.program().constant(var) != nullptr) return true;
+  const Op* const made = to.maker(var);
+  if (made == nullptr || depth == 0 || !to.program().registry().at(made->type).pure) return false;
+  return std::all_of(made->inputs.begin(), made->inputs.end(),
+                     [&](VarId input) { return input == no_var || is_known(to, input, depth - 1); });
+}
+
 void conv_transpose(Importer& to, const Node& node, const char*) {
   const VarId w = to.in(node, 1);
   const VarType& weights = to.type(w);
@@ -280,7 +290,7 @@ void conv_transpose(Importer& to, const Node& node, const char*) {
   }
   OpenShape open(to, node, spreads);
   x = open.widened(x);
-  const bool known = to.program().constant(w) != nullptr && dims.rank() + static_cast<int>(spreads.size()) <= max_rank - 1;
+  const bool known = is_known(to, w) && dims.rank() + static_cast<int>(spreads.size()) <= max_rank - 1;
   if (strides && !dilates && known) return to.bind(node, 0, open.cut(Phases(to, spreads, group).run(x, w, to.in_or_none(node, 2))));
   std::vector<Window> windows;
   for (std::size_t i = 0; i < spreads.size(); ++i) {

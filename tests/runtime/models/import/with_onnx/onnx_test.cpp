@@ -854,6 +854,33 @@ TEST_CASE("A transposed convolution gives what its sums say, whatever its pads c
   }
 }
 
+TEST_CASE("A transposed convolution by weights that ops make of known values has the phases of one by weights of the file") {
+  Random random(3);
+  const Tensor x = random_tensor(random, {1, 4, 9});
+  std::vector<std::int8_t> bytes;
+  for (int i = 0; i < 4 * 3 * 4; ++i) bytes.push_back(static_cast<std::int8_t>(random.between(-100, 100)));
+  std::vector<float> floats;
+  for (const std::int8_t byte : bytes) floats.push_back(static_cast<float>(byte) * 0.25f);
+  const auto made = [&](bool dequantized) {
+    GraphBuilder graph;
+    graph.input("x", {1, 4, 9}).output("y");
+    if (dequantized) {
+      graph.initializer("bytes", Tensor::from(bytes, DDim{4, 3, 4})).initializer("scale", Tensor::from<float>({0.25f}).reshape(DDim{}));
+      graph.node("DequantizeLinear", {"bytes", "scale"}, {"w"});
+    } else {
+      graph.initializer("w", Tensor::from(floats, DDim{4, 3, 4}));
+    }
+    graph.node("ConvTranspose", {"x", "w"}, {"y"}).set("strides", Ints{2}).set("pads", Ints{1, 1});
+    return parse(graph);
+  };
+  const Program program = made(true);
+  CHECK(std::ranges::count_if(program.block(0).ops, [&](const Op& op) {
+          return op.type == "conv1d" && (*program.var(op.outputs[0]).type.shape)[1] == 3 * 2;
+        }) == 1);
+  CHECK(same_bits(testing::on_cpu(program, {{"x", x}})["y"].tensor().copy_to(CpuPlace{}),
+                  testing::on_cpu(made(false), {{"x", x}})["y"].tensor().copy_to(CpuPlace{})));
+}
+
 TEST_CASE("Resize leaves axes of scale 1 alone, where infinity would meet a weight of 0") {
   GraphBuilder graph;
   graph.input("x", {1, 2, 1, 3}).output("y").initializer("scales", Tensor::from<float>({1, 1, 1, 2}));
