@@ -2,6 +2,7 @@
 #include <millrace/kernels/cpu/transpose_kernels.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 #include <millrace/kernels/cpu/targets.h>
@@ -23,44 +24,50 @@ HWY_INLINE void TurnElements(const U* from, std::int64_t from_step, U* to, std::
 }
 
 #if HWY_TARGET != HWY_SCALAR
-/// 16 bytes from `from` on in block 0 and, where a vector has two blocks, 16 bytes from `behind` on in block 1.
+/// A vector of 16 bytes from `from` on in block 0, and from as many times `apart` elements behind it in each block behind.
 template <class D, class U = hn::TFromD<D>>
-HWY_INLINE hn::Vec<D> LoadTwo(D d, const U* from, [[maybe_unused]] const U* behind) {
-  if constexpr (sizeof(U) * hn::MaxLanes(d) == 32) {
+HWY_INLINE hn::Vec<D> LoadBlocks(D d, const U* from, [[maybe_unused]] std::int64_t apart) {
+  constexpr std::size_t blocks = sizeof(U) * hn::MaxLanes(d) / 16;
+  if constexpr (blocks > 1) {
     const hn::Half<D> half;
-    return hn::Combine(d, hn::LoadU(half, behind), hn::LoadU(half, from));
+    return hn::Combine(d, LoadBlocks(half, from + static_cast<std::int64_t>(blocks / 2) * apart, apart), LoadBlocks(half, from, apart));
   } else {
     return hn::LoadU(d, from);
   }
 }
 
-/// As many rows as 16 bytes hold, as many columns as a vector has lanes.
-template <class D>
-HWY_INLINE void TurnBlock(D d, const std::uint32_t* from, std::int64_t from_step, std::uint32_t* to, std::int64_t to_step) {
-  constexpr auto half = static_cast<std::int64_t>(hn::MaxLanes(d)) / 2;
-  const hn::RepartitionToWide<D> wide;
-  // One address from the other: eight in registers would leave none.
-  const std::uint32_t* behind = from + half * from_step;
-  const auto load = [&]() HWY_ATTR {
-    const auto both = LoadTwo(d, from, behind);
-    from += from_step;
-    behind += from_step;
-    return both;
-  };
-  const auto c0 = load(), c1 = load(), c2 = load(), c3 = load();
-  const auto a = hn::BitCast(wide, hn::InterleaveLower(d, c0, c1)), b = hn::BitCast(wide, hn::InterleaveLower(d, c2, c3));
-  const auto e = hn::BitCast(wide, hn::InterleaveUpper(d, c0, c1)), f = hn::BitCast(wide, hn::InterleaveUpper(d, c2, c3));
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, a, b)), d, to);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, a, b)), d, to + to_step);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, e, f)), d, to + 2 * to_step);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, e, f)), d, to + 3 * to_step);
+/// Stores the rows of `count` vectors, element r of each block of which belongs to row r: neighbours of two vectors become one element twice as wide.
+template <std::size_t count, class U, class D>
+HWY_INLINE void StoreRows(D d, const hn::Vec<D>* from, U* to, std::int64_t to_step) {
+  constexpr std::size_t half = count / 2;
+  hn::Vec<D> lower[half], upper[half];
+  for (std::size_t i = 0; i < half; ++i) {
+    lower[i] = hn::InterleaveLower(d, from[2 * i], from[2 * i + 1]);
+    upper[i] = hn::InterleaveUpper(d, from[2 * i], from[2 * i + 1]);
+  }
+  if constexpr (half == 1) {
+    const hn::Repartition<U, D> rows;
+    hn::StoreU(hn::BitCast(rows, lower[0]), rows, to);
+    hn::StoreU(hn::BitCast(rows, upper[0]), rows, to + to_step);
+  } else {
+    const hn::RepartitionToWide<D> wide;
+    hn::Vec<decltype(wide)> wide_lower[half], wide_upper[half];
+    for (std::size_t i = 0; i < half; ++i) {
+      wide_lower[i] = hn::BitCast(wide, lower[i]);
+      wide_upper[i] = hn::BitCast(wide, upper[i]);
+    }
+    StoreRows<half>(wide, wide_lower, to, to_step);
+    StoreRows<half>(wide, wide_upper, to + static_cast<std::int64_t>(half) * to_step, to_step);
+  }
 }
-template <class D>
-HWY_INLINE void TurnBlock(D d, const std::uint64_t* from, std::int64_t from_step, std::uint64_t* to, std::int64_t to_step) {
-  constexpr auto half = static_cast<std::int64_t>(hn::MaxLanes(d)) / 2;
-  const auto c0 = LoadTwo(d, from, from + half * from_step), c1 = LoadTwo(d, from + from_step, from + (1 + half) * from_step);
-  hn::StoreU(hn::InterleaveLower(d, c0, c1), d, to);
-  hn::StoreU(hn::InterleaveUpper(d, c0, c1), d, to + to_step);
+
+/// As many rows as 16 bytes hold, as many columns as a vector has lanes.
+template <class D, class U = hn::TFromD<D>>
+HWY_INLINE void TurnBlock(D d, const U* from, std::int64_t from_step, U* to, std::int64_t to_step) {
+  constexpr std::size_t rows = 16 / sizeof(U);
+  hn::Vec<D> columns[rows];
+  for (std::size_t i = 0; i < rows; ++i, from += from_step) columns[i] = LoadBlocks(d, from, static_cast<std::int64_t>(rows) * from_step);
+  StoreRows<rows>(d, columns, to, to_step);
 }
 #endif
 
@@ -80,6 +87,9 @@ HWY_NOINLINE void TurnColumns(D d, const U* from, std::int64_t from_step, U* to,
 }
 #endif
 
+/// Bytes of a line of the caches.
+constexpr std::int64_t line_bytes = 64;
+
 /// Eight cache lines of `from` at a time: the fetch of lines ahead follows a column for a while.
 template <class U>
 HWY_INLINE void TurnDirect(const U* from, std::int64_t from_step, U* to, std::int64_t to_step, std::int64_t rows, std::int64_t columns) {
@@ -88,17 +98,18 @@ HWY_INLINE void TurnDirect(const U* from, std::int64_t from_step, U* to, std::in
     const std::int64_t end = std::min(rows, row + some);
     std::int64_t column = 0;
 #if HWY_TARGET != HWY_SCALAR
-    if constexpr (sizeof(U) >= 4) {
-      const hn::CappedTag<U, 32 / sizeof(U)> d;
-      const hn::CappedTag<U, 16 / sizeof(U)> small;
-      constexpr auto lanes = static_cast<std::int64_t>(hn::MaxLanes(d)), fewer = static_cast<std::int64_t>(hn::MaxLanes(small));
-      for (; column + lanes <= columns; column += lanes) TurnColumns(d, from, from_step, to, to_step, row, end, column);
-      if (column == columns) continue;
-      if (columns >= lanes) {  // overlaps the columns before
-        TurnColumns(d, from, from_step, to, to_step, row, end, columns - lanes);
-        continue;
-      }
-      for (; column + fewer <= columns; column += fewer) TurnColumns(small, from, from_step, to, to_step, row, end, column);
+    const hn::CappedTag<U, line_bytes / sizeof(U)> large;
+    const hn::CappedTag<U, 32 / sizeof(U)> d;
+    const hn::CappedTag<U, 16 / sizeof(U)> small;
+    constexpr auto most = static_cast<std::int64_t>(hn::MaxLanes(large)), lanes = static_cast<std::int64_t>(hn::MaxLanes(d)),
+                   fewer = static_cast<std::int64_t>(hn::MaxLanes(small));
+    for (; column + most <= columns; column += most) TurnColumns(large, from, from_step, to, to_step, row, end, column);
+    for (; column + lanes <= columns; column += lanes) TurnColumns(d, from, from_step, to, to_step, row, end, column);
+    for (; column + fewer <= columns; column += fewer) TurnColumns(small, from, from_step, to, to_step, row, end, column);
+    if (column == columns) continue;
+    if (columns >= fewer) {  // overlaps the columns before
+      TurnColumns(small, from, from_step, to, to_step, row, end, columns - fewer);
+      continue;
     }
 #endif
     TurnElements(from, from_step, to, to_step, row, end, column, columns);
@@ -129,12 +140,22 @@ HWY_INLINE bool ShareLines(std::int64_t step) {
   return behind < near || behind > apart - near;
 }
 
+/// Whether each vector that is stored is a whole line, which none behind it waits for.
+template <class U>
+HWY_INLINE bool StoresLines(const U* to, std::int64_t to_step, std::int64_t columns) {
+  const hn::CappedTag<U, line_bytes / sizeof(U)> d;
+  const auto lanes = static_cast<std::int64_t>(hn::MaxLanes(d));
+  return lanes * static_cast<std::int64_t>(sizeof(U)) == line_bytes && columns % lanes == 0 && to_step % lanes == 0 &&
+         reinterpret_cast<std::uintptr_t>(to) % line_bytes == 0;
+}
+
 template <class U>
 HWY_INLINE void Turn(const U* from, std::int64_t from_step, U* to, std::int64_t to_step, std::int64_t rows, std::int64_t columns) {
   // A block of some rows of four lines each is transposed by itself, and written to `to` a row at a time.
   if (to_step == columns && (columns == 2 || columns == 3)) return Interleave(from, from_step, to, rows, columns);
   constexpr std::int64_t some_rows = 32, some_columns = 256 / sizeof(U);
-  if (rows <= 4 || columns < some_columns || !ShareLines<U>(to_step)) return TurnDirect(from, from_step, to, to_step, rows, columns);
+  if (rows <= 4 || columns < some_columns || !ShareLines<U>(to_step) || StoresLines(to, to_step, columns))
+    return TurnDirect(from, from_step, to, to_step, rows, columns);
   HWY_ALIGN U room[some_rows * some_columns];
   for (std::int64_t column = 0; column < columns; column += some_columns) {
     const std::int64_t width = std::min(some_columns, columns - column);

@@ -13,7 +13,7 @@ auto bits_of(T* x) {
   return reinterpret_cast<std::conditional_t<std::is_const_v<T>, const U*, U*>>(x);
 }
 
-/// to[r·to_step + c] = from[c·from_step + r] for `rows` rows and `columns` columns, of elements of 4 and 8 bytes in vectors.
+/// to[r·to_step + c] = from[c·from_step + r] for `rows` rows and `columns` columns, in vectors.
 void transpose_rows(const std::uint8_t* from, std::int64_t from_step, std::uint8_t* to, std::int64_t to_step, std::int64_t rows,
                     std::int64_t columns);
 void transpose_rows(const std::uint16_t* from, std::int64_t from_step, std::uint16_t* to, std::int64_t to_step, std::int64_t rows,

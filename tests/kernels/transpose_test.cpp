@@ -32,6 +32,21 @@ TEST_CASE("a transpose with short rows is the permuted view, with 1 or 2 threads
     }
 }
 
+TEST_CASE("planes are transposed whatever rows and columns are left behind whole lines, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice device;
+    Random random(4);
+    for (const DType dtype : {DType::f64, DType::f32})
+      for (const std::int64_t rows : {15, 16, 17, 20, 130, 256})
+        for (const std::int64_t columns : {15, 16, 23, 24, 25, 31, 48, 256}) {
+          INFO(name_of(dtype), " ", rows, " ", columns);
+          const Tensor x = random_tensor(random, dtype, DDim{2, rows, columns}, 100);
+          CHECK(reference::values(transpose(x, {0, 2, 1}, device.stream(0))).at == reference::permute(reference::values(x), {0, 2, 1}).at);
+        }
+  });
+}
+
 TEST_CASE("planes whose rows lie a power of two apart, or nearly so, are transposed as others are") {
   CpuDevice one(1), two(2);
   Random random(3);
