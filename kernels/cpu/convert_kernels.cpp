@@ -7,8 +7,17 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+// Instructions convert vectors of halves from AVX2 on.
+#undef MILLRACE_CONVERTS_HALVES
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
+#define MILLRACE_CONVERTS_HALVES 1
+#else
+#define MILLRACE_CONVERTS_HALVES 0
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
 
 /// The conversions have no branches, so that the compiler makes vectors of the loop.
 template <class From, class To>
@@ -16,9 +25,39 @@ HWY_INLINE void Convert(const From* HWY_RESTRICT from, To* HWY_RESTRICT to, std:
   for (std::int64_t i = 0; i < count; ++i) to[i] = convert_element<To>(from[i]);
 }
 
+#if MILLRACE_CONVERTS_HALVES
+using Floats = hn::ScalableTag<float>;
+using Halves = hn::Rebind<hwy::float16_t, Floats>;
+
+/// An instruction makes a NaN quiet, `convert_element` keeps its bits.
+void HalfToFloat(const float16* from, float* to, std::int64_t count) {
+  const Floats d;
+  const Halves halves;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto wide = hn::PromoteTo(d, hn::LoadU(halves, reinterpret_cast<const hwy::float16_t*>(from + i)));
+    if (HWY_LIKELY(hn::AllFalse(d, hn::IsNaN(wide))))
+      hn::StoreU(wide, d, to + i);
+    else
+      Convert(from + i, to + i, lanes);
+  }
+  Convert(from + i, to + i, count - i);
+}
+void FloatToHalf(const float* from, float16* to, std::int64_t count) {
+  const Floats d;
+  const Halves halves;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t i = 0;
+  for (; i + lanes <= count; i += lanes)
+    hn::StoreU(hn::DemoteTo(halves, hn::LoadU(d, from + i)), halves, reinterpret_cast<hwy::float16_t*>(to + i));
+  Convert(from + i, to + i, count - i);
+}
+#else
 void HalfToFloat(const float16* from, float* to, std::int64_t count) { Convert(from, to, count); }
-void BrainToFloat(const bfloat16* from, float* to, std::int64_t count) { Convert(from, to, count); }
 void FloatToHalf(const float* from, float16* to, std::int64_t count) { Convert(from, to, count); }
+#endif
+void BrainToFloat(const bfloat16* from, float* to, std::int64_t count) { Convert(from, to, count); }
 void FloatToBrain(const float* from, bfloat16* to, std::int64_t count) { Convert(from, to, count); }
 
 }  // namespace millrace::cpu::HWY_NAMESPACE

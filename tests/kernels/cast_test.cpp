@@ -75,30 +75,37 @@ TEST_CASE("integers become f16 and bf16 with one rounding, to the nearest") {
   CHECK(cast(Tensor::from<std::int64_t>({2049, 65519, 65520}), DType::f16, device.stream(0)).to_vector<float16>()[1].bits == 0x7bff);
 }
 
-TEST_CASE("halves and floats that lie side by side convert as each alone") {
-  CpuDevice device;
-  Random random(9);
-  for (const DType narrow : {DType::f16, DType::bf16}) {
-    const auto compare = [&](const auto& like) {
-      using Half = std::remove_cvref_t<decltype(like)>;
-      std::vector<Half> halves;
-      for (int bits = 0; bits < 1 << 16; ++bits) halves.push_back(Half::from_bits(static_cast<std::uint16_t>(bits)));
-      halves.resize(halves.size() - 3);  // no whole vectors
-      const Tensor given = Tensor::from(halves, DDim{std::ssize(halves)});
-      const std::vector<float> wide = cast(given, DType::f32, device.stream(0)).to_vector<float>();
-      bool same = true;
-      for (std::size_t i = 0; i < halves.size(); ++i)
-        same = same && std::bit_cast<std::uint32_t>(wide[i]) == std::bit_cast<std::uint32_t>(convert_element<float>(halves[i]));
-      CHECK(same);
-      std::vector<float> floats;
-      for (int i = 0; i < 100003; ++i)
-        floats.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(random.between(0, (std::int64_t{1} << 32) - 1))));
-      const auto made = cast(Tensor::from(floats, DDim{std::ssize(floats)}), narrow, device.stream(0)).template to_vector<Half>();
-      for (std::size_t i = 0; i < floats.size(); ++i) same = same && made[i].bits == convert_element<Half>(floats[i]).bits;
-      CHECK(same);
-    };
-    narrow == DType::f16 ? compare(float16()) : compare(bfloat16());
-  }
+TEST_CASE("halves and floats that lie side by side convert as each alone, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice device;
+    Random random(9);
+    for (const DType narrow : {DType::f16, DType::bf16}) {
+      const auto compare = [&](const auto& like) {
+        using Half = std::remove_cvref_t<decltype(like)>;
+        std::vector<Half> halves;
+        for (int bits = 0; bits < 1 << 16; ++bits) halves.push_back(Half::from_bits(static_cast<std::uint16_t>(bits)));
+        halves.resize(halves.size() - 3);  // no whole vectors
+        const Tensor given = Tensor::from(halves, DDim{std::ssize(halves)});
+        const std::vector<float> wide = cast(given, DType::f32, device.stream(0)).to_vector<float>();
+        bool same = true;
+        for (std::size_t i = 0; i < halves.size(); ++i)
+          same = same && std::bit_cast<std::uint32_t>(wide[i]) == std::bit_cast<std::uint32_t>(convert_element<float>(halves[i]));
+        CHECK(same);
+        std::vector<float> floats;
+        // The ends of what f16 holds: infinity, the least normal, the least subnormal and half of it, ties, and NaNs that signal.
+        for (const std::uint32_t bits : {0x477fefffu, 0x477ff000u, 0x38800000u, 0x387fffffu, 0x33800000u, 0x33000000u, 0x33000001u,
+                                         0x3f801000u, 0x3f803000u, 0x7f800001u, 0xffbfffffu, 0x00000001u})
+          floats.push_back(std::bit_cast<float>(bits));
+        for (int i = 0; i < 100003; ++i)
+          floats.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(random.between(0, (std::int64_t{1} << 32) - 1))));
+        const auto made = cast(Tensor::from(floats, DDim{std::ssize(floats)}), narrow, device.stream(0)).template to_vector<Half>();
+        for (std::size_t i = 0; i < floats.size(); ++i) same = same && made[i].bits == convert_element<Half>(floats[i]).bits;
+        CHECK(same);
+      };
+      narrow == DType::f16 ? compare(float16()) : compare(bfloat16());
+    }
+  });
 }
 
 TEST_CASE("a strided view is cast, and one of that dtype is given back as it is") {
