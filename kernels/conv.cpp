@@ -12,6 +12,7 @@
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/conv_dims.h>
 #include <millrace/kernels/internal/conv_steps.h>
+#include <millrace/kernels/internal/narrow_conv.h>
 #include <millrace/kernels/internal/row_major.h>
 #include <millrace/kernels/internal/run_conv.h>
 #include <millrace/tensor/checked.h>
@@ -123,6 +124,12 @@ Tensor take_steps(const ConvSteps& steps, const Tensor& made, StreamRef stream) 
 
 Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream,
             const std::shared_ptr<const ConvTaps>& taps, const ConvSteps& steps) {
+  if (internal::is_narrow(x.dtype())) {
+    if (weights.dtype() != DType::f32) internal::check_same_dtype("conv", x, weights);
+    return internal::narrow_conv(desc, x, bias, stream, steps, [&](const ConvDesc& form, const Tensor& rows, const Tensor* addend) {
+      return conv(form, rows, cast(weights, DType::f32, stream), addend, stream, taps);
+    });
+  }
   return internal::run_conv(desc, x, weights, nullptr, bias, stream, taps, steps, internal::conv_dims(desc, x, weights, bias, stream));
 }
 

@@ -5,9 +5,11 @@
 #include <string>
 
 #include <millrace/kernels/cpu/pool.h>
+#include <millrace/kernels/cpu/widen.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/implementations.h>
 #include <millrace/kernels/internal/row_major.h>
+#include <millrace/kernels/internal/widen.h>
 #include <millrace/tensor/checked.h>
 #include <millrace/tensor/launch.h>
 
@@ -17,7 +19,9 @@ namespace {
 constexpr internal::Implementations<const PoolDesc&, const Tensor&, const Tensor&> kernels{"pool", {}, cpu::pool};
 
 void check(const PoolDesc& desc, const Tensor& x) {
-  if (x.dtype() != DType::f32 && x.dtype() != DType::f64) throw DTypeError("pool: expected f32 or f64 for x, found " + x.to_string());
+  const bool adds = desc.fold == Binary::add;  // a sum of f16 or bf16 would be rounded once for each element
+  if (!is_floating(x.dtype()) || (adds && internal::wide_dtype(x.dtype()) != x.dtype()))
+    throw DTypeError("pool: expected " + std::string(adds ? "f32 or f64" : "floats") + " for x, found " + x.to_string());
   if (desc.fold != Binary::maximum && desc.fold != Binary::minimum && desc.fold != Binary::add)
     throw ArgumentError("pool: expected maximum, minimum or add, found " + std::string(name_of(desc.fold)));
   if (desc.axes.empty() || x.rank() < static_cast<int>(desc.axes.size()))
@@ -51,7 +55,17 @@ Tensor pool(const PoolDesc& desc, const Tensor& x, StreamRef stream) {
   const Tensor own = x.is_contiguous() ? x : internal::row_major("pool", x, stream);
   Tensor out(x.dtype(), dims, stream.memory());
   internal::check_device_places("pool", stream, {&own, &out});
-  launch(TensorRefs<1>{&own}, TensorRefs<1>{&out}, [=](KernelContext& context) { kernels.run(desc, own, out, context); }, stream);
+  const bool host = !internal::on_cuda(stream.place());
+  const Tensor wide = host ? internal::wide_room(own, stream.memory()) : own,
+               folds = host ? internal::wide_room(out, stream.memory()) : out;
+  launch(
+      TensorRefs<1>{&own}, TensorRefs<1>{&out},
+      [=](KernelContext& context) {
+        cpu::widen(own, wide, context.team());
+        kernels.run(desc, wide, folds, context);
+        cpu::narrow(folds, out, context.team());
+      },
+      stream);
   return out;
 }
 

@@ -31,7 +31,7 @@ struct PoolDesc {
   double padding() const;
 };
 
-/// x [.., L1, …] of any strides, f32 or f64 in host memory, to [.., out_extent of L1, …]. Bits depend neither on the other rows nor on threads.
+/// x [.., L1, …] of any strides, floats in host memory, f32 or f64 for a sum, to [.., out_extent of L1, …]. Bits depend neither on the other rows nor on threads.
 /// ShapeError, DTypeError, ArgumentError name both sides; UnsupportedError for a place without kernels.
 Tensor pool(const PoolDesc& desc, const Tensor& x, StreamRef stream);
 

@@ -5,9 +5,11 @@
 #include <string>
 
 #include <millrace/kernels/cpu/reduce.h>
+#include <millrace/kernels/cpu/widen.h>
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/implementations.h>
+#include <millrace/kernels/internal/widen.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
@@ -88,10 +90,24 @@ void reduce(Reduction kind, const Tensor& x, const std::vector<int>& axes, Tenso
   if (out.dims() != dims) internal::check_dims("reduce", "out", out, dims_of(x.dims(), folded, true));
   check_reduce(kind, x, out);
   int count = 0;
-  const Tensor from = folded_last(x, folded, count);
+  const Tensor to = out.reshape(dims);
+  if (internal::on_cuda(stream.place())) {
+    const Tensor from = folded_last(x, folded, count);
+    return launch(
+        TensorRefs<1>{&x}, TensorRefs<1>{&out}, [=](KernelContext& context) { reduce_kernels.run(kind, from, count, to, context); },
+        stream);
+  }
+  // The vectors of the host fold f32 and f64.
+  const Tensor wide = internal::wide_room(x, stream.memory()), folds = internal::wide_room(to, stream.memory());
+  const Tensor from = folded_last(wide, folded, count);
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [kind, from, count, to = out.reshape(dims)](KernelContext& context) { reduce_kernels.run(kind, from, count, to, context); }, stream);
+      [=](KernelContext& context) {
+        cpu::widen(x, wide, context.team());
+        reduce_kernels.run(kind, from, count, folds, context);
+        cpu::narrow(folds, to, context.team());
+      },
+      stream);
 }
 
 Tensor reduce(Reduction kind, const Tensor& x, const std::vector<int>& axes, bool keep_dims, StreamRef stream) {

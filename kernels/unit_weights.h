@@ -22,7 +22,7 @@ bool few_places(std::int64_t units, std::int64_t images, std::int64_t places);
 /// The packed weights; f32 or f64 on host memory. None where a group has few units or the convolution is depthwise.
 std::optional<UnitWeights> pack_units(const ConvDesc& desc, const Tensor& weights, StreamRef stream);
 
-/// conv.h by such weights where places are few, else by those given: its bits and errors either way.
+/// conv.h by such weights (of f32 for x of f16 and bf16) where places are few, else by those given: its bits and errors either way.
 Tensor conv(const ConvDesc& desc, const Tensor& x, const UnitWeights& weights, const Tensor* bias, StreamRef stream,
             const ConvSteps& steps = {});
 

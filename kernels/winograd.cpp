@@ -8,6 +8,7 @@
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/conv_dims.h>
 #include <millrace/kernels/internal/conv_steps.h>
+#include <millrace/kernels/internal/narrow_conv.h>
 #include <millrace/kernels/internal/row_major.h>
 #include <millrace/tensor/launch.h>
 
@@ -48,6 +49,10 @@ std::optional<WinogradWeights> transform_winograd(const ConvDesc& desc, const Te
 
 Tensor conv(const ConvDesc& desc, const Tensor& x, const WinogradWeights& weights, const Tensor* bias, StreamRef stream,
             const ConvSteps& steps) {
+  if (internal::is_narrow(x.dtype()))
+    return internal::narrow_conv(desc, x, bias, stream, steps, [&](const ConvDesc& form, const Tensor& rows, const Tensor* addend) {
+      return conv(form, rows, weights, addend, stream);
+    });
   const DDim dims = internal::conv_dims(desc, x, weights.weights, bias, stream);
   const std::optional<ConvSteps> fits = internal::fitted_steps(steps, x.dtype(), dims, stream);
   if (!fits) return take_steps(steps, conv(desc, x, weights, bias, stream), stream);

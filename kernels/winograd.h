@@ -21,7 +21,7 @@ bool fits_winograd(const ConvDesc& desc, DType dtype, const DDim& weights);
 /// The transformed weights. The result is empty where `fits_winograd` is false or a weight is beyond 2^60.
 std::optional<WinogradWeights> transform_winograd(const ConvDesc& desc, const Tensor& weights);
 
-/// conv.h by such weights; f32 on host memory. Images of fewer than three rows of output, and those with elements beyond 2^60, infinite or NaN, go
+/// conv.h by such weights; x of f32, f16 or bf16 on host memory. Images of fewer than three rows of output, and those with elements beyond 2^60, infinite or NaN, go
 /// through conv.h. Bits depend neither on N nor on threads, nor on a row's width.
 Tensor conv(const ConvDesc& desc, const Tensor& x, const WinogradWeights& weights, const Tensor* bias, StreamRef stream,
             const ConvSteps& steps = {});

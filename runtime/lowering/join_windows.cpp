@@ -200,10 +200,7 @@ class Joiner {
     return starts.size() == 1 ? starts[0] : -1;
   }
 
-  bool can(VarId x, VarId weights) const {
-    const DType dtype = type(x).dtype;
-    return (dtype == DType::f32 || dtype == DType::f64) && program_.constant(weights) != nullptr;
-  }
+  bool can(VarId x, VarId weights) const { return is_floating(type(x).dtype) && program_.constant(weights) != nullptr; }
 
   /// A conv1d over many places as a `conv`.
   void widen(Op& op) {
@@ -320,7 +317,8 @@ class Joiner {
   /// Makes a `pool` of the last fold of slices, element t of every window, from t = 0 on.
   void join_fold(Op& op) {
     const DType dtype = type(op.outputs[0]).dtype;
-    if (dtype != DType::f32 && dtype != DType::f64) return;
+    const bool rounds = op.type == "add" && dtype != DType::f32 && dtype != DType::f64;  // each sum of narrow elements
+    if (!is_floating(dtype) || rounds) return;
     std::vector<Slice> slices;  // the last first
     VarId total = op.outputs[0];
     for (const Op* fold = &op; fold != nullptr && fold->inputs.size() == 2; fold = maker(total, op.type.c_str())) {

@@ -11,6 +11,7 @@
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
+#include <millrace/kernels/cast.h>
 #include <millrace/kernels/conv1d.h>
 #include <millrace/kernels/matmul.h>
 #include <millrace/kernels/unary.h>
@@ -364,6 +365,47 @@ TEST_CASE("a convolution along one axis has the bits of conv1d, over views too")
     desc.axes = {{1, 1, 4, 5}};
     CHECK(same_bits(conv(desc, x, w, &bias, stream), conv1d(one, x, w, &bias, stream)));
   }
+}
+
+TEST_CASE("a convolution of f16 or bf16 is that of f32, rounded once ahead of its relu, by weights of every form") {
+  CpuDevice device;
+  Random random(15);
+  const StreamRef stream = device.stream(0);
+  struct Form {
+    DDim x, w;
+    std::int64_t groups;
+  };
+  for (const DType narrow : {DType::f16, DType::bf16})
+    for (const Form& form : {Form{{2, 24, 9, 17}, {9, 24, 3, 3}, 1}, {{1, 40, 2, 6}, {33, 40, 3, 3}, 1}, {{2, 5, 9, 40}, {5, 1, 3, 3}, 5}})
+      for (const bool relu : {false, true}) {
+        INFO(name_of(narrow), " ", form.w.to_string(), " ", relu);
+        ConvDesc desc;
+        desc.axes = {{1, 1, 1, 1}, {1, 1, 0, 1}};
+        desc.groups = form.groups;
+        const Tensor x = cast(random_tensor(random, DType::f32, form.x), narrow, stream),
+                     w = cast(random_tensor(random, DType::f32, form.w), narrow, stream);
+        const Tensor bias = cast(random_tensor(random, DType::f32, DDim{form.w[0]}), narrow, stream);
+        const Tensor wide_x = cast(x, DType::f32, stream), wide_w = cast(w, DType::f32, stream), wide_bias = cast(bias, DType::f32, stream);
+        const auto rounded = [&](const Tensor& sums) {
+          const Tensor made = cast(sums, narrow, stream);
+          return relu ? unary(Unary::relu, default_params(Unary::relu), made, stream) : made;
+        };
+        const Tensor expected = rounded(conv(desc, wide_x, wide_w, &wide_bias, stream));
+        desc.relu = relu;
+        const Tensor found = conv(desc, x, w, &bias, stream);
+        CHECK(found.dtype() == narrow);
+        CHECK(same_bits(found, expected));
+        CHECK(same_bits(conv(desc, x, wide_w, &wide_bias, stream), expected));
+        ConvDesc plain = desc;
+        plain.relu = false;
+        if (const auto units = pack_units(desc, wide_w, stream))
+          CHECK(same_bits(conv(desc, x, *units, &bias, stream), rounded(conv(plain, wide_x, *units, &wide_bias, stream))));
+        if (const auto fours = transform_winograd(desc, wide_w))
+          CHECK(same_bits(conv(desc, x, *fours, &bias, stream), rounded(conv(plain, wide_x, *fours, &wide_bias, stream))));
+        CHECK_THROWS_AS(conv(desc, x, cast(w, DType::f64, stream), nullptr, stream), DTypeError);
+        const Tensor other = cast(bias, DType::f64, stream);
+        CHECK_THROWS_AS(conv(desc, x, w, &other, stream), DTypeError);
+      }
 }
 
 TEST_CASE("a convolution without elements is empty, and refuses what does not fit by name") {

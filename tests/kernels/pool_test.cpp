@@ -7,6 +7,7 @@
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
+#include <millrace/kernels/cast.h>
 
 namespace millrace::testing {
 namespace {
@@ -148,6 +149,22 @@ TEST_CASE("a view is pooled as what it shows, and padding is no element of a max
   CHECK(pool(desc, low, device.stream(0)).data<float>()[0] == static_cast<float>(-infinity));
 }
 
+TEST_CASE("extremes of f16 and bf16 have the bits of those of f32") {
+  CpuDevice device;
+  Random random(7);
+  const StreamRef stream = device.stream(0);
+  for (const DType dtype : {DType::f16, DType::bf16})
+    for (const Binary fold : {Binary::maximum, Binary::minimum}) {
+      PoolDesc desc;
+      desc.fold = fold;
+      desc.axes = {{3, 2, 1, 1, 1}, {2, 2}};
+      const Tensor x = cast(with_edges(random, DType::f32, DDim{2, 3, 9, 40}, fold), dtype, stream);
+      const Tensor out = pool(desc, x, stream);
+      CHECK(out.dtype() == dtype);
+      CHECK(same_bits(out, cast(by_definition(desc, cast(x, DType::f32, stream)), dtype, stream)));
+    }
+}
+
 TEST_CASE("pools run on a simulated device behind what makes their input") {
   DeviceUnderTest on = sim_backend();
   Random random(5);
@@ -165,13 +182,15 @@ TEST_CASE("a pool without windows is empty, and refuses what does not fit by nam
   CHECK(pool(desc, Tensor::from(std::vector<float>(6), DDim{2, 3}), stream).dims() == DDim{2, 0});
   CHECK(pool(desc, Tensor(DType::f32, DDim{0, 9}), stream).dims() == DDim{0, 6});
   const Tensor x = Tensor::from<float>({1, 2, 3, 4, 5});
-  CHECK_THROWS_WITH_AS(pool(desc, Tensor(DType::i64, DDim{5}), stream), "pool: expected f32 or f64 for x, found i64[5] on cpu", DTypeError);
+  CHECK_THROWS_WITH_AS(pool(desc, Tensor(DType::i64, DDim{5}), stream), "pool: expected floats for x, found i64[5] on cpu", DTypeError);
   desc.axes = {{2, 1}, {2, 1}};
   CHECK_THROWS_WITH_AS(pool(desc, x, stream), "pool: expected 1 axis or more and as many in x, found 2 and f32[5] on cpu", ShapeError);
   desc.axes = {{2, 0}};
   CHECK_THROWS_WITH_AS(pool(desc, x, stream),
                        "pool: expected kernels, strides and dilations of 1 or more and pads of 0 or more, found 2, 0, 1, 0 and 0",
                        ArgumentError);
+  desc = {Binary::add, {{2, 1}}};
+  CHECK_THROWS_WITH_AS(pool(desc, Tensor(DType::f16, DDim{5}), stream), "pool: expected f32 or f64 for x, found f16[5] on cpu", DTypeError);
   desc = {Binary::mul, {{2, 1}}};
   CHECK_THROWS_WITH_AS(pool(desc, x, stream), "pool: expected maximum, minimum or add, found mul", ArgumentError);
 }

@@ -7,6 +7,7 @@
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
+#include <millrace/kernels/cast.h>
 
 namespace millrace::testing {
 namespace {
@@ -63,6 +64,21 @@ TEST_CASE("every reduction over any axes agrees with the reference on every devi
       }
     }
   });
+}
+
+TEST_CASE("folds of f16 and bf16 have the bits of those of f32, rounded once") {
+  CpuDevice device;
+  Random random(8);
+  const StreamRef stream = device.stream(0);
+  for (const DType dtype : {DType::f16, DType::bf16})
+    for (int index = 0; index <= static_cast<int>(Reduction::log_sum_exp); ++index)
+      for (const std::vector<int>& axes : {std::vector<int>{1}, {0, 2}, {2}}) {
+        const auto kind = static_cast<Reduction>(index);
+        INFO(name_of(dtype), " ", name_of(kind));
+        const Tensor x = cast(random_tensor(random, DType::f32, DDim{5, 9, 700}), dtype, stream);
+        const Tensor wide = reduce(kind, cast(x, DType::f32, stream), axes, true, stream);
+        CHECK(same_bits(reduce(kind, x, axes, true, stream), cast(wide, dtype, stream)));
+      }
 }
 
 TEST_CASE("a sum is one chain over ascending elements, restarted every 512, whatever stands beside it") {

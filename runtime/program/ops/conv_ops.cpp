@@ -2,6 +2,7 @@
 #include <optional>
 #include <vector>
 
+#include <millrace/kernels/cast.h>
 #include <millrace/kernels/conv.h>
 #include <millrace/kernels/conv1d.h>
 #include <millrace/kernels/conv_integer.h>
@@ -67,9 +68,9 @@ void infer_conv1d(InferContext& context) {
   context.result(VarType(context.tensor(0).dtype, shape));
 }
 
-/// The same convolution by conv.h, which has the same bits; null where its kernel has another place or dtype.
+/// The same convolution by conv.h, which has the same bits; null where its kernel has another place.
 std::optional<ConvDesc> over_places(const Conv1dDesc& desc, const Place& place) {
-  if (!place.is_cpu() || (desc.dtype != DType::f32 && desc.dtype != DType::f64)) return std::nullopt;
+  if (!place.is_cpu()) return std::nullopt;
   return ConvDesc{{{desc.stride, desc.dilation, desc.pad_before, desc.pad_after}}, desc.groups};
 }
 
@@ -90,6 +91,11 @@ ConvSteps with_operands(const std::vector<ArithmeticStep>& steps, const OpContex
   return made;
 }
 
+/// Known weights as conv.h computes with them: those of f16 and bf16 in f32, once and for all runs.
+Tensor computed_weights(const Tensor& weights) {
+  return weights.dtype() == DType::f16 || weights.dtype() == DType::bf16 ? cast(weights, DType::f32, PackingStream()) : weights;
+}
+
 OpKernel prepare_conv1d(const PrepareContext& context) {
   const Conv1dDesc form = desc_of(context.attributes());
   const Tensor* weights = context.constant(1);
@@ -104,7 +110,8 @@ OpKernel prepare_conv1d(const PrepareContext& context) {
   const Conv1dPlan plan = make_conv1d(with_weights(form, *weights), context.place());
   PackingStream stream;
   return [plan, steps, packed = PackedMatrix{context.placed(pack(plan, *weights, stream).data)},
-          places = over_places(plan.desc(), context.place()), held = *weights](OpContext& context_) {
+          places = over_places(plan.desc(), context.place()),
+          held = context.place().is_cpu() ? computed_weights(*weights) : *weights](OpContext& context_) {
     const Tensor& x = context_.tensor(0);
     const Conv1dDesc& desc = plan.desc();
     if (places && desc.out_length(x.dim(2)) >= many_places(desc)) {
@@ -193,16 +200,16 @@ OpKernel prepare_conv(const PrepareContext& context) {
   const ConvDesc desc = conv_of(context.attributes());
   // Rows in fours have twice as many weights, which few places wait for: known extents alone decide, since the bits are others.
   const bool fours = context.attributes().get_or("winograd", false) && !has_few_places(context, desc, 1);
-  const Tensor* const known = fours ? context.constant(1) : nullptr;
+  const Tensor* const given = context.place().is_cpu() ? context.constant(1) : nullptr;
+  const std::optional<Tensor> weights = given == nullptr ? std::nullopt : std::optional(computed_weights(*given));
   const std::vector<ArithmeticStep> steps = arithmetic_of(context.attributes());
-  if (const auto transformed = known == nullptr ? std::nullopt : transform_winograd(desc, *known)) {
+  if (const auto transformed = fours && weights ? transform_winograd(desc, *weights) : std::nullopt) {
     return [desc, steps, weights = *transformed](OpContext& run) {
       const Tensor* const bias = run.has(2) ? &run.tensor(2) : nullptr;
       run.set(0, conv(desc, run.tensor(0), weights, bias, run.stream(), with_operands(steps, run)));
     };
   }
-  const Tensor* const weights = context.place().is_cpu() ? context.constant(1) : nullptr;
-  const std::shared_ptr<const ConvTaps> taps = weights == nullptr ? nullptr : find_taps(desc, *weights);
+  const std::shared_ptr<const ConvTaps> taps = weights ? find_taps(desc, *weights) : nullptr;
   const VarType& x = context.type(0);
   const std::int64_t images = !x.shape || (*x.shape)[0] == DDim::unknown ? 1 : (*x.shape)[0];
   const bool few = taps == nullptr && has_few_places(context, desc, images);
@@ -212,9 +219,10 @@ OpKernel prepare_conv(const PrepareContext& context) {
       run.set(0, conv(desc, run.tensor(0), held, bias, run.stream(), with_operands(steps, run)));
     };
   }
-  return [desc, steps, taps](OpContext& run) {
+  // Weights that are computed with as they are need no second place.
+  return [desc, steps, taps, held = weights && weights->dtype() != given->dtype() ? weights : std::nullopt](OpContext& run) {
     const Tensor* const bias = run.has(2) ? &run.tensor(2) : nullptr;
-    run.set(0, conv(desc, run.tensor(0), run.tensor(1), bias, run.stream(), taps, with_operands(steps, run)));
+    run.set(0, conv(desc, run.tensor(0), held ? *held : run.tensor(1), bias, run.stream(), taps, with_operands(steps, run)));
   };
 }
 

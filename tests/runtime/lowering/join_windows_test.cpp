@@ -9,6 +9,7 @@
 
 #include <doctest/doctest.h>
 
+#include <millrace/kernels/cast.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/program/fold_constants.h>
 #include <millrace/runtime/program/straight_program.h>
@@ -64,12 +65,13 @@ struct Parts {
   Ints starts = {0, 2, 4};
   bool constant_weights = true;
   bool shows_windows = false;
+  DType dtype = DType::f32;
 };
 
 Program in_parts(const Parts& parts, const Tensor& w, const Tensor& b) {
   Program program;
   const Guard guard(program);
-  const Var x = input("x", VarType(DType::f32, parts.dims));
+  const Var x = input("x", VarType(parts.dtype, parts.dims));
   const Var turned = call1("transpose", {x}, {{"perm", Ints{0, 2, 1, 3}}});
   const Var wide = call1("pad", {turned}, {{"pads", Ints{0, 1, 0, 0, 0, 2, 0, 0}}, {"mode", std::string("constant")}, {"value", 0.0}});
   std::vector<Var> apart;
@@ -109,19 +111,26 @@ struct Joined {
 
 }  // namespace
 
-TEST_CASE("a convolution that stands in parts becomes one op with its relu, and has the same bits") {
-  const Joined joined;
-  const Program one = joined.program({});
-  CHECK(one.block(0).ops.size() == 1);
-  REQUIRE(count(one, "conv") == 1);
-  CHECK(one.block(0).ops[0].attributes.get_or("relu", false));
-  const std::vector<Value> expected = StraightProgram(in_parts({}, joined.w, joined.b)).run({Value(LoDTensor(joined.x))});
-  const std::vector<Value> found = StraightProgram(one).run({Value(LoDTensor(joined.x))});
-  const Tensor& a = expected[0].tensor().tensor();
-  const Tensor& b = found[0].tensor().tensor();
-  REQUIRE(a.dims() == b.dims());
-  CHECK(a.dims() == DDim{3, 5, 4, 6});
-  CHECK(std::memcmp(a.raw(), b.raw(), a.bytes()) == 0);
+TEST_CASE("a convolution that stands in parts becomes one op with its relu, and has the same bits, of f16 and bf16 too") {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    INFO(name_of(dtype));
+    CpuDevice device;
+    Joined joined;
+    for (Tensor* tensor : {&joined.x, &joined.w, &joined.b}) *tensor = cast(*tensor, dtype, device.stream(0));
+    Parts parts;
+    parts.dtype = dtype;
+    const Program one = joined.program(parts);
+    CHECK(one.block(0).ops.size() == 1);
+    REQUIRE(count(one, "conv") == 1);
+    CHECK(one.block(0).ops[0].attributes.get_or("relu", false));
+    const std::vector<Value> expected = StraightProgram(in_parts(parts, joined.w, joined.b)).run({Value(LoDTensor(joined.x))});
+    const std::vector<Value> found = StraightProgram(one).run({Value(LoDTensor(joined.x))});
+    const Tensor& a = expected[0].tensor().tensor();
+    const Tensor& b = found[0].tensor().tensor();
+    REQUIRE(a.dims() == b.dims());
+    CHECK(a.dims() == DDim{3, 5, 4, 6});
+    CHECK(std::memcmp(a.raw(), b.raw(), a.bytes()) == 0);
+  }
 }
 
 TEST_CASE("windows that something else reads stay, beside the one op") {
