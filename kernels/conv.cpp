@@ -126,8 +126,8 @@ Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const 
             const std::shared_ptr<const ConvTaps>& taps, const ConvSteps& steps) {
   if (internal::is_narrow(x.dtype())) {
     if (weights.dtype() != DType::f32) internal::check_same_dtype("conv", x, weights);
-    return internal::narrow_conv(desc, x, bias, stream, steps, [&](const ConvDesc& form, const Tensor& rows, const Tensor* addend) {
-      return conv(form, rows, cast(weights, DType::f32, stream), addend, stream, taps);
+    return internal::narrow_conv(x, bias, stream, steps, [&](const Tensor& rows, const Tensor* addend) {
+      return conv(desc, rows, cast(weights, DType::f32, stream), addend, stream, taps);
     });
   }
   return internal::run_conv(desc, x, weights, nullptr, bias, stream, taps, steps, internal::conv_dims(desc, x, weights, bias, stream));

@@ -55,9 +55,8 @@ std::optional<UnitWeights> pack_units(const ConvDesc& desc, const Tensor& weight
 Tensor conv(const ConvDesc& desc, const Tensor& x, const UnitWeights& weights, const Tensor* bias, StreamRef stream,
             const ConvSteps& steps) {
   if (internal::is_narrow(x.dtype()))
-    return internal::narrow_conv(desc, x, bias, stream, steps, [&](const ConvDesc& form, const Tensor& rows, const Tensor* addend) {
-      return conv(form, rows, weights, addend, stream);
-    });
+    return internal::narrow_conv(x, bias, stream, steps,
+                                 [&](const Tensor& rows, const Tensor* addend) { return conv(desc, rows, weights, addend, stream); });
   const DDim dims = internal::conv_dims(desc, x, weights.weights, bias, stream);
   std::int64_t places = 1;
   for (int axis = 2; axis < dims.rank(); ++axis) places = checked_mul(places, dims[axis]);

@@ -50,9 +50,8 @@ std::optional<WinogradWeights> transform_winograd(const ConvDesc& desc, const Te
 Tensor conv(const ConvDesc& desc, const Tensor& x, const WinogradWeights& weights, const Tensor* bias, StreamRef stream,
             const ConvSteps& steps) {
   if (internal::is_narrow(x.dtype()))
-    return internal::narrow_conv(desc, x, bias, stream, steps, [&](const ConvDesc& form, const Tensor& rows, const Tensor* addend) {
-      return conv(form, rows, weights, addend, stream);
-    });
+    return internal::narrow_conv(x, bias, stream, steps,
+                                 [&](const Tensor& rows, const Tensor* addend) { return conv(desc, rows, weights, addend, stream); });
   const DDim dims = internal::conv_dims(desc, x, weights.weights, bias, stream);
   const std::optional<ConvSteps> fits = internal::fitted_steps(steps, x.dtype(), dims, stream);
   if (!fits) return take_steps(steps, conv(desc, x, weights, bias, stream), stream);

@@ -204,9 +204,9 @@ OpKernel prepare_conv(const PrepareContext& context) {
   const std::optional<Tensor> weights = given == nullptr ? std::nullopt : std::optional(computed_weights(*given));
   const std::vector<ArithmeticStep> steps = arithmetic_of(context.attributes());
   if (const auto transformed = fours && weights ? transform_winograd(desc, *weights) : std::nullopt) {
-    return [desc, steps, weights = *transformed](OpContext& run) {
+    return [desc, steps, held = *transformed](OpContext& run) {
       const Tensor* const bias = run.has(2) ? &run.tensor(2) : nullptr;
-      run.set(0, conv(desc, run.tensor(0), weights, bias, run.stream(), with_operands(steps, run)));
+      run.set(0, conv(desc, run.tensor(0), held, bias, run.stream(), with_operands(steps, run)));
     };
   }
   const std::shared_ptr<const ConvTaps> taps = weights ? find_taps(desc, *weights) : nullptr;
