@@ -82,8 +82,8 @@ HWY_INLINE V Elu(D d, V x, V slope, V scale) {
 
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V HardSigmoid(D d, V x, V alpha, V beta) {
-  const V y = hn::Add(hn::Mul(alpha, x), beta);
-  return hn::Min(hn::Max(y, hn::Zero(d)), hn::Set(d, hn::TFromD<D>{1}));
+  const V y = hn::Add(hn::Mul(alpha, x), beta);  // NaN also where a slope of 0 meets infinity
+  return KeepNaN(d, y, hn::Min(hn::Max(y, hn::Zero(d)), hn::Set(d, hn::TFromD<D>{1})));
 }
 
 template <class D, class V = hn::Vec<D>>
@@ -118,9 +118,8 @@ HWY_INLINE V ActivateInline(D d, Unary kind, V alpha, V beta, V x) {
     case Unary::elu: return Elu(d, x, alpha, one);
     case Unary::selu: return hn::Mul(beta, Elu(d, x, alpha, one));
     case Unary::celu: return Elu(d, x, alpha, alpha);
-    case Unary::hard_sigmoid: return KeepNaN(d, x, HardSigmoid(d, x, alpha, beta));
-    case Unary::hard_swish:
-      return KeepNaN(d, x, hn::Mul(x, HardSigmoid(d, x, hn::Set(d, static_cast<T>(1.0 / 6)), hn::Set(d, static_cast<T>(0.5)))));
+    case Unary::hard_sigmoid: return HardSigmoid(d, x, alpha, beta);
+    case Unary::hard_swish: return hn::Mul(x, HardSigmoid(d, x, hn::Set(d, static_cast<T>(1.0 / 6)), hn::Set(d, static_cast<T>(0.5))));
     case Unary::softplus: return Softplus(d, x);
     case Unary::mish: return Mish(d, x);
     case Unary::softsign: return hn::Div(x, hn::Add(one, hn::Abs(x)));

@@ -94,6 +94,20 @@ TEST_CASE("softplus and mish stay within their stated error, with every instruct
   });
 }
 
+TEST_CASE("A hard sigmoid without a slope is its offset, and NaN of infinity as its formula says") {
+  CpuDevice device;
+  const std::vector<float> x{-infinity, -3, 0, 2, infinity, nan, 1, 4, -infinity};
+  const Tensor y = hard_sigmoid(Tensor::from(x, DDim{9}), 0, 0.25, device.stream(0));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    CAPTURE(x[i]);
+    CHECK((std::isfinite(x[i]) ? y.data<float>()[i] == 0.25f : std::isnan(y.data<float>()[i])));
+  }
+  const Tensor sloped = hard_sigmoid(Tensor::from(x, DDim{9}), 0.5, 0.25, device.stream(0));
+  CHECK(sloped.data<float>()[0] == 0);
+  CHECK(sloped.data<float>()[4] == 1);
+  CHECK(std::isnan(sloped.data<float>()[5]));
+}
+
 TEST_CASE("softplus and mish take their limits and keep NaN") {
   CpuDevice device;
   const Tensor x = Tensor::from<float>({infinity, -infinity, nan, -0.0f, -108.0f, 90.0f});

@@ -94,6 +94,29 @@ def test_arrays_of_integers_without_a_dtype_are_widened_to_that_of_their_input()
             compiled(x=fed, y=[1])
 
 
+def test_integers_of_dlpack_without_a_dtype_are_widened():
+    torch = pytest.importorskip("torch")
+    program = mr.Program("widened")
+    with program:
+        mr.output("a", mr.identity(mr.input("x", mr.i32, [None, None])))
+        mr.output("b", mr.identity(mr.input("y", mr.i64, [None])))
+    compiled = program.compile()
+    turned = torch.tensor([[1, -2, 3], [4, 5, -(2**15)]], dtype=torch.int16).T[1:]
+    result = compiled(x=turned, y=torch.tensor([2**16 - 1, 0], dtype=torch.uint16))
+    assert result["a"].dtype == mr.i32 and result["a"].tolist() == [[-2, 5], [3, -(2**15)]]
+    assert result["b"].dtype == mr.i64 and result["b"].tolist() == [2**16 - 1, 0]
+    for dtype in (torch.uint32, torch.uint64):
+        assert compiled(x=turned, y=torch.tensor([2**32 - 1], dtype=dtype))["b"].tolist() == [2**32 - 1]
+        with pytest.raises(mr.DTypeError):  # no i32 holds them
+            compiled(x=torch.zeros(1, 1, dtype=dtype), y=[0])
+    with pytest.raises(OverflowError, match="below 9223372036854775808"):
+        compiled(x=turned, y=torch.tensor([2**64 - 1], dtype=torch.uint64))
+    assert compiled(x=torch.zeros(0, 2, dtype=torch.int16), y=[0])["a"].shape == (0, 2)
+    assert mr.Tensor(torch.tensor(7, dtype=torch.int16), dtype=mr.i64).item() == 7
+    with pytest.raises(mr.DTypeError):
+        mr.Tensor(torch.tensor([7], dtype=torch.int16))
+
+
 def test_integers_without_a_dtype_are_widened_in_lists_in_sequences_and_as_lengths():
     program = mr.Program("widened")
     with program:

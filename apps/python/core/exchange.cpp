@@ -201,13 +201,58 @@ Tensor from_dlpack(nb::handle exporter) {
 
 }  // namespace
 
+namespace {
+
+template <class Narrow>
+std::optional<Tensor> widened_array(const dlpack::Array& array, DType wanted) {
+  std::vector<std::int64_t> dims(array.shape, array.shape + array.rank);
+  const DDim row_major = extents(dims).row_major();
+  const DDim strides = array.strides == nullptr ? row_major : DDim(std::span<const std::int64_t>(array.strides, dims.size()));
+  const std::byte* data = static_cast<const std::byte*>(array.data) + array.byte_offset;
+  Tensor made(wanted, extents(dims));
+  const auto copy = [&]<class Wide>(Wide* to) {
+    for_each_offset(made.dims(), strides, [&](std::int64_t at) {
+      Narrow element;
+      std::memcpy(&element, data + at * static_cast<std::int64_t>(sizeof(Narrow)), sizeof(Narrow));
+      if (!std::in_range<Wide>(element))
+        throw OverflowError(fmt::format("tensor: expected integers below 9223372036854775808, found {}", element));
+      *to++ = static_cast<Wide>(element);
+    });
+  };
+  if (wanted == DType::i64)
+    copy(made.mutable_data<std::int64_t>());
+  else
+    copy(made.mutable_data<std::int32_t>());
+  return made;
+}
+
+/// As `widened_from`, of an array of DLPack.
+std::optional<Tensor> widened_from_dlpack(nb::handle x, DType wanted) {
+  bool bytes_are_bools = false;
+  const nb::object capsule = capsule_of(x, bytes_are_bools);
+  const auto* managed = static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
+  if (managed == nullptr) throw nb::python_error();
+  const dlpack::Array& array = managed->array;
+  const dlpack::DataType& type = array.dtype;
+  if (type.lanes != 1 || (array.device.type != dlpack::cpu && array.device.type != dlpack::cuda_host)) return {};
+  if (type.code == dlpack::integer && type.bits == 16) return widened_array<std::int16_t>(array, wanted);
+  if (type.code != dlpack::unsigned_integer) return {};
+  if (type.bits == 16) return widened_array<std::uint16_t>(array, wanted);
+  if (type.bits == 32 && wanted == DType::i64) return widened_array<std::uint32_t>(array, wanted);
+  if (type.bits == 64 && wanted == DType::i64) return widened_array<std::uint64_t>(array, wanted);
+  return {};
+}
+
+}  // namespace
+
 bool exports_memory(nb::handle x) {
   if (PyObject_CheckBuffer(x.ptr()) != 0) return true;
   return !PyType_Check(x.ptr()) && PyObject_HasAttrString(x.ptr(), "__dlpack__") != 0;
 }
 
 std::optional<Tensor> widened_from(nb::handle x, DType wanted) {
-  if ((wanted != DType::i32 && wanted != DType::i64) || PyObject_CheckBuffer(x.ptr()) == 0) return {};
+  if (wanted != DType::i32 && wanted != DType::i64) return {};
+  if (PyObject_CheckBuffer(x.ptr()) == 0) return exports_memory(x) ? widened_from_dlpack(x, wanted) : std::nullopt;
   const Buffer held(x);
   if (!held.valid()) {
     PyErr_Clear();

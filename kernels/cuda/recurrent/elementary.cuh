@@ -168,7 +168,8 @@ MILLRACE_HD T elu_of(T x, T slope, T scale) {
 
 template <class T>
 MILLRACE_HD T hard_sigmoid_of(T x, T alpha, T beta) {
-  return least_of(greatest_of(alpha * x + beta, T{0}), T{1});
+  const T y = alpha * x + beta;  // NaN also where a slope of 0 meets infinity
+  return y != y ? y : least_of(greatest_of(y, T{0}), T{1});
 }
 
 template <class T>

@@ -97,7 +97,7 @@ Symbol StepBuilder::delayed(const Symbol& x, std::int64_t steps) {
 Symbol StepBuilder::begun(const Symbol& x, std::int64_t steps, const Symbol& before) {
   DDim ones = *type_of(x).shape;
   for (int axis = 0; axis < ones.rank(); ++axis) ones[axis] = 1;
-  const DType dtype = type_of(x).dtype;
+  const DType dtype = type_of(x).dtype == DType::boolean ? DType::i64 : type_of(x).dtype;  // a mark is a number
   const Symbol shape{.kind = Kind::constant, .value = Tensor::from(Ints(ones.begin(), ones.end()), DDim{ones.rank()})};
   const Symbol filled = apply("constant_of_shape", {shape}, {{"value", Tensor::scalar(1.0F)}}, -1)[0];
   const Symbol one = apply("cast", {filled}, {{"to", dtype}}, -1)[0];

@@ -47,12 +47,12 @@ struct ReduceForm {
   Reduction kind;
   Ints axes;
   bool keep;
-  bool ends;  ///< max and min of no elements are the ends of their dtype
+  bool empty;  ///< max and min of no elements are the ends of their dtype, a mean of integers is 0
   explicit ReduceForm(const Attributes& attributes)
       : kind(kind_named(attributes.get<std::string>("kind"))),
         axes(attributes.get_or("axes", Ints{})),
         keep(attributes.get_or("keepdims", true)),
-        ends((kind == Reduction::max || kind == Reduction::min) && attributes.get_or("empty", false)) {}
+        empty(attributes.get_or("empty", false)) {}
 };
 
 /// Axes 0 … rank−1 where none are named.
@@ -89,8 +89,14 @@ void infer_reduce(InferContext& context) {
   context.result(VarType(x.dtype, without(*x.shape, reduced_axes(form.axes, x.rank()), form.keep)));
 }
 
-/// The greatest element of none, or the least: integers saturate.
-double end_of(Reduction kind, DType dtype) {
+/// Whether no elements have a result that `empty` says and that `reduce` refuses.
+bool needs_empty(Reduction kind, DType dtype) {
+  return kind == Reduction::max || kind == Reduction::min || (kind == Reduction::mean && !is_floating(dtype));
+}
+
+/// The greatest element of none, or the least: integers saturate. The mean of none is 0.
+double of_none(Reduction kind, DType dtype) {
+  if (kind == Reduction::mean) return 0;
   if (dtype == DType::boolean) return kind == Reduction::max ? 0 : 1;
   const double infinity = std::numeric_limits<double>::infinity();
   return kind == Reduction::max ? -infinity : infinity;
@@ -98,13 +104,13 @@ double end_of(Reduction kind, DType dtype) {
 
 OpKernel prepare_reduce(const PrepareContext& context) {
   const ReduceForm form(context.attributes());
-  return
-      [kind = form.kind, keep = form.keep, ends = form.ends, axes = std::vector<int>(form.axes.begin(), form.axes.end())](OpContext& run) {
-        const Tensor& x = run.tensor(0);
-        if (ends && x.elements() == 0)
-          return run.set(0, full(reduced_dims(x.dims(), axes, keep), end_of(kind, x.dtype()), x.dtype(), run.stream()));
-        run.set(0, reduce(kind, x, axes, keep, run.stream()));
-      };
+  return [kind = form.kind, keep = form.keep, empty = form.empty,
+          axes = std::vector<int>(form.axes.begin(), form.axes.end())](OpContext& run) {
+    const Tensor& x = run.tensor(0);
+    if (empty && x.elements() == 0 && needs_empty(kind, x.dtype()))
+      return run.set(0, full(reduced_dims(x.dims(), axes, keep), of_none(kind, x.dtype()), x.dtype(), run.stream()));
+    run.set(0, reduce(kind, x, axes, keep, run.stream()));
+  };
 }
 
 void vectorize_reduce(Vectorizer& v, const Op& op) {

@@ -114,10 +114,72 @@ void max_unpool(Importer& to, const Node& node, const char*) {
   to.give(node, "identity", {node.has(2) ? enlarged(to, node, image, extents) : image});
 }
 
+/// Col2Im where a run finds the extents of the image or of a block.
+void col2im_in_run(Importer& to, const Node& node, VarId x) {
+  const VarId image = list_input(to, node, 1), block = list_input(to, node, 2);
+  const std::int64_t count = (*to.type(image).shape)[0], sizes = (*to.type(block).shape)[0];
+  if (count < 0) throw UnsupportedError("input image_shape: expected a list of a known length, found " + to.type(image).to_string());
+  if (count < 1 || count + 2 > max_rank || (sizes >= 0 && sizes != count))
+    throw ProgramError("expected as many extents of the image as of a block, found " + to.type(image).to_string() + " and " +
+                       to.type(block).to_string());
+  const auto spatial = static_cast<std::size_t>(count);
+  const std::vector<Window> windows = windows_of(node, static_cast<int>(count), Ints(spatial, 1));
+  const auto op = [&](const char* name, VarId a, VarId b) { return to.emit1(name, {a, b}); };
+  const auto at = [&](VarId list, std::size_t i) {
+    return to.emit1("gather", {list, number(to, static_cast<std::int64_t>(i))}, {{"axis", std::int64_t{0}}});
+  };
+  VarId places = number(to, 0), elements = number(to, 1), windows_of_all = number(to, 1), row = number(to, 1);
+  std::vector<VarId> padded(spatial), starts, ends;
+  for (std::size_t i = spatial; i-- > 0;) {
+    const Window& window = windows[i];
+    const VarId kernel = at(block, i);
+    padded[i] = op("add", at(image, i), number(to, window.before + window.after));
+    const VarId steps = windows_over(to, padded[i], kernel, number(to, window.stride), window.dilation);
+    const auto term = [&](VarId length, std::int64_t step, std::size_t axis) {
+      Ints shape(2 * spatial, 1);
+      shape[axis] = -1;
+      const VarId counted = op("mul", count_to(to, length), op("mul", number(to, step), row));
+      places = op("add", places, to.emit1("reshape", {counted}, {{"shape", shape}}));
+    };
+    term(kernel, window.dilation, i);
+    term(steps, window.stride, spatial + i);
+    elements = op("mul", elements, kernel);
+    windows_of_all = op("mul", windows_of_all, steps);
+    row = op("mul", row, padded[i]);
+  }
+  const Formula f(to, to.type(x).dtype);
+  const Extent n = extent_at(to, x, 0), all = extent_at(to, x, 1);
+  const VarId channels = op("div", value_of(to, all), elements);
+  const auto listed = [&](const std::vector<VarId>& each) {
+    std::vector<VarId> lists;
+    for (const VarId one : each) lists.push_back(one_of_list(to, {-1, one}));
+    return joined(to, lists);
+  };
+  const auto shaped = [&](VarId from, const std::vector<VarId>& extents) {
+    return to.emit1("reshape_to", {from, listed(extents)}, {{"allowzero", true}});
+  };
+  // A reshape refuses another number of places than windows, and one more channels that the elements of a block do not divide.
+  const VarId columns = shaped(x, {value_of(to, n), value_of(to, all), windows_of_all});
+  const VarId updates = shaped(columns, {value_of(to, n), channels, op("mul", elements, windows_of_all)});
+  const VarId flat = to.emit1("expand", {f.reshaped(places, {1, 1, -1}), to.emit1("shape", {updates})});
+  const VarId zeros = to.emit1("expand", {f.number(0), listed({value_of(to, n), channels, row})});
+  const VarId sums = to.emit1("scatter_elements", {zeros, flat, updates}, {{"axis", std::int64_t{2}}, {"reduction", std::string("add")}});
+  std::vector<Extent> extents{n, {-1, channels}};
+  Ints axes;
+  for (std::size_t i = 0; i < spatial; ++i) {
+    extents.push_back({-1, padded[i]});
+    starts.push_back(number(to, windows[i].before));
+    ends.push_back(op("add", at(image, i), starts.back()));
+    axes.push_back(static_cast<std::int64_t>(i) + 2);
+  }
+  to.give(node, "slice_by", {reshaped(to, sums, extents), listed(starts), listed(ends), to.literal(axes)});
+}
+
 /// The sums of the windows [N, C·k1·…, places] of an image, where they overlap, as PyTorch's Fold has them.
 void col2im(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   if (to.rank(x) != 3) throw ProgramError("expected [N, C, places], found " + to.type(x).to_string());
+  if (!to.known_integers(node, 1) || !to.known_integers(node, 2)) return col2im_in_run(to, node, x);
   const Ints image = to.needed_integers(node, 1, {}), block = to.needed_integers(node, 2, {});
   const std::size_t spatial = image.size();
   if (spatial < 1 || spatial + 2 > max_rank || block.size() != spatial)

@@ -93,10 +93,12 @@ void add_reads(const onnx::GraphProto& graph, std::set<std::string>& read) {
 
 const Rule* find_rule(std::string_view onnx) {
   for (const std::span<const Rule> family :
-       {elementwise_rules(), reduce_rules(), linear_rules(),    window_rules(),  norm_rules(),  einsum_rules(), pick_rules(),
-        shape_rules(),       piece_rules(),  recurrent_rules(), control_rules(), list_rules(),  curve_rules(),  quantized_rules(),
-        signal_rules(),      loss_rules(),   attention_rules(), layout_rules(),  state_rules(), bit_rules(),    image_rules(),
-        grid_rules(),        fold_rules(),   unique_rules(),    qlinear_rules(), fused_rules(), random_rules(), joined_attention_rules()})
+       {elementwise_rules(), reduce_rules(),    linear_rules(), window_rules(),          norm_rules(),
+        einsum_rules(),      pick_rules(),      shape_rules(),  piece_rules(),           recurrent_rules(),
+        control_rules(),     list_rules(),      curve_rules(),  quantized_rules(),       signal_rules(),
+        loss_rules(),        attention_rules(), layout_rules(), state_rules(),           bit_rules(),
+        image_rules(),       grid_rules(),      fold_rules(),   unique_rules(),          det_rules(),
+        qlinear_rules(),     fused_rules(),     random_rules(), joined_attention_rules()})
     for (const Rule& rule : family)
       if (rule.onnx == onnx) return &rule;
   return nullptr;

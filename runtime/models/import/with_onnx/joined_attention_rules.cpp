@@ -34,7 +34,19 @@ struct Heads {
 /// 0 where `look`, else `hidden`.
 VarId added(const Formula& f, VarId look, double hidden) { return f.where(look, f.number(0), f.number(hidden)); }
 
-/// The term of a mask of integers: lengths [N], or 1 and 0 for the keys, [N, T] or [N, S, T].
+/// [N, 1, S, T] of a mask [N, 1, L, L] of the longest sequence, L ≥ T: the rows behind the past, and their keys.
+VarId rows_of_longest(Importer& to, VarId mask, const Heads& heads) {
+  const auto listed = [&](VarId one) { return to.emit1("reshape", {one}, {{"shape", Ints{1}}}); };
+  const VarId begin = heads.past == no_var ? number(to, 0) : extent_of(to, heads.past, 2);
+  const VarId end = to.emit1("add", {begin, extent_of(to, heads.q, 2)});
+  const auto list = [&](VarId rows, VarId keys) { return to.emit1("concat", {listed(rows), listed(keys)}, {{"axis", std::int64_t{0}}}); };
+  const VarId keys = extent_of(to, heads.k, 2);
+  const VarId made = to.emit1("slice_by", {mask, list(begin, number(to, 0)), list(end, keys), to.literal(Ints{2, 3})});
+  // A mask that is shorter than the sequence has fewer elements, which a reshape refuses.
+  return reshaped(to, made, {extent_at(to, mask, 0), {1, no_var}, extent_at(to, heads.q, 2), extent_at(to, heads.k, 2)});
+}
+
+/// The term of a mask of integers: lengths [N], or 1 and 0 for the keys, [N, T] or [N, S, T], or for the longest sequence, [N, 1, L, L].
 VarId mask_term(Importer& to, const Formula& f, VarId mask, const Heads& heads, double hidden) {
   const int rank = to.rank(mask);
   if (rank == 1) {
@@ -42,11 +54,13 @@ VarId mask_term(Importer& to, const Formula& f, VarId mask, const Heads& heads, 
     const VarId lengths = reshaped(to, whole_numbers(to, mask), {extent_at(to, heads.q, 0), {1, no_var}, {1, no_var}, {1, no_var}});
     return added(f, f.op("less", count_to(to, extent_of(to, heads.k, 2)), lengths), hidden);
   }
-  if (rank != 2 && rank != 3)
-    throw UnsupportedError("expected a mask of lengths [batch], or of keys [batch, keys] or [batch, rows, keys], found " +
-                           to.type(mask).to_string());
+  if (rank < 2 || rank > 4)
+    throw UnsupportedError(
+        "expected a mask of lengths [batch], or of keys [batch, keys], [batch, rows, keys] or [batch, 1, longest, longest], found " +
+        to.type(mask).to_string());
+  if (rank == 4) mask = rows_of_longest(to, mask, heads);
   const VarId look = to.emit1("greater", {whole_numbers(to, mask), number(to, 0)});
-  return added(f, f.unsqueezed(look, rank == 2 ? Ints{1, 2} : Ints{1}), hidden);
+  return added(f, rank == 4 ? look : f.unsqueezed(look, rank == 2 ? Ints{1, 2} : Ints{1}), hidden);
 }
 
 /// `made` [N, S, heads, size], refused in a run where a mask or a bias of another batch has stretched it.

@@ -45,8 +45,10 @@ void give_scaled(Importer& to, const Node& node, VarId x, double scale, double s
 }
 
 void give_normal(Importer& to, const Node& node, VarId extents, DType dtype) {
+  const double scale = node.real("scale", 1);
+  if (!(scale >= 0)) throw ProgramError("attribute scale: expected 0 or more, found " + std::to_string(scale));
   const VarId x = drawn(to, node, "normal", extents, floating(dtype));
-  give_scaled(to, node, x, node.real("scale", 1), node.real("mean", 0), dtype);
+  give_scaled(to, node, x, scale, node.real("mean", 0), dtype);
 }
 
 void give_uniform(Importer& to, const Node& node, VarId extents, DType dtype) {

@@ -32,14 +32,16 @@ VarId product_of(Importer& to, VarId list) {
   return to.emit1("reduce", {list}, {{"kind", std::string("prod")}, {"axes", Ints{0}}, {"keepdims", true}});
 }
 
-/// The attributes of a reduction of `x`. Where a run may find nothing to fold, max and min give the ends of the dtype, as ONNX says.
+/// The attributes of a reduction of `x`. Where a run may find nothing to fold, max and min give the ends of the dtype, as ONNX says, and a mean of integers 0,
+/// as ONNX Runtime has it.
 Attributes reduction(Importer& to, VarId x, const std::string& kind, const Ints& axes, bool keeps_axes) {
   Attributes made{{"kind", kind}, {"axes", axes}, {"keepdims", keeps_axes}};
   const std::optional<DDim>& shape = to.type(x).shape;
   const bool some = shape && std::all_of(shape->begin(), shape->end(), [](std::int64_t extent) { return extent > 0; });
   const auto counts = [&](std::int64_t axis) { return (*shape)[axis_of("axes", axis, shape->rank())] > 0; };
   const bool folds = some || (shape && !axes.empty() && std::all_of(axes.begin(), axes.end(), counts));
-  if ((kind == "max" || kind == "min") && !folds) made.set("empty", true);
+  const bool undefined = kind == "max" || kind == "min" || (kind == "mean" && !is_floating(to.type(x).dtype));
+  if (undefined && !folds) made.set("empty", true);
   return made;
 }
 

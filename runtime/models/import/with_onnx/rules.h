@@ -44,6 +44,7 @@ std::span<const Rule> image_rules();
 std::span<const Rule> grid_rules();
 std::span<const Rule> fold_rules();
 std::span<const Rule> unique_rules();
+std::span<const Rule> det_rules();
 std::span<const Rule> random_rules();
 
 /// `x`, f32, as u8 between the least and the greatest element (and 0) of the axes from `axis` on, and taken back: the numbers that an 8-bit product

@@ -271,4 +271,21 @@ VarId unfold(Importer& to, VarId x, int axis, const Window& asked, double pad, d
   return to.emit1("gather", {all, op(to, "add", each, to.literal(offsets))}, {{"axis", std::int64_t{axis}}});
 }
 
+VarId value_of(Importer& to, const Extent& extent) { return extent.known >= 0 ? number(to, extent.known) : extent.var; }
+
+VarId windows_over(Importer& to, VarId length, VarId kernel, VarId stride, std::int64_t dilation) {
+  const VarId span = op_with(to, "add", op_with(to, "mul", op_with(to, "sub", kernel, 1), dilation), 1);
+  // Quotients are cut off towards 0: the sum is 0 or more where a window fits, and below the stride where none does.
+  const VarId room = op(to, "add", op(to, "sub", length, span), stride);
+  return op(to, "div", op_with(to, "maximum", room, 0), stride);
+}
+
+VarId unfold_by(Importer& to, VarId x, int axis, const Extent& kernel, const Extent& stride, std::int64_t dilation) {
+  const VarId size = value_of(to, kernel), step = value_of(to, stride);
+  const VarId starts = op(to, "mul", count_to(to, windows_over(to, extent_of(to, x, axis), size, step, dilation)), step);
+  const VarId places = op_with(to, "mul", count_to(to, size), dilation);
+  const VarId each = to.emit1("unsqueeze", {starts}, {{"axes", Ints{1}}});
+  return to.emit1("gather", {x, op(to, "add", each, places)}, {{"axis", std::int64_t{axis}}});
+}
+
 }  // namespace millrace::importing

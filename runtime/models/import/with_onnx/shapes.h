@@ -79,6 +79,12 @@ std::vector<VarId> window_slices(Importer& to, VarId x, int axis, const Window& 
 /// window of `ceiling` finds beyond them is `beyond`.
 VarId unfold(Importer& to, VarId x, int axis, const Window& window, double pad, double beyond);
 
+/// The same, where a run may find the size and the stride of the windows; their elements are `dilation` apart. Nothing lies beyond `x`.
+VarId unfold_by(Importer& to, VarId x, int axis, const Extent& kernel, const Extent& stride, std::int64_t dilation = 1);
+/// The number of such windows over `length` elements, and an extent as a value.
+VarId windows_over(Importer& to, VarId length, VarId kernel, VarId stride, std::int64_t dilation);
+VarId value_of(Importer& to, const Extent& extent);
+
 /// The convolution of `x` [N, C, D1, …] with `w` [M, C/group, k1, …] and a bias [M] or `no_var`, as a Conv with the attributes of `node`.
 /// `exact`: integers stay integers, which a sum in another form (kernels/winograd.h) does not keep.
 VarId convolved(Importer& to, const Node& node, VarId x, VarId w, VarId bias, bool exact = false);

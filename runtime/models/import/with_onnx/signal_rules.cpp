@@ -172,12 +172,14 @@ std::optional<std::int64_t> length_input(Importer& to, const Node& node, std::si
   return known[0];
 }
 
-/// The length of a DFT, as far as the file holds it.
-Extent dft_length(Importer& to, const Node& node) {
-  if (!node.has(1)) return {};
-  if (!to.known_integers(node, 1)) return {-1, as_number(to, to.in(node, 1))};
-  return {*length_input(to, node, 1, "dft_length"), no_var};
+/// A length, as far as the file holds it.
+Extent length_of(Importer& to, const Node& node, std::size_t input, const char* name) {
+  if (!node.has(input)) return {};
+  if (!to.known_integers(node, input)) return {-1, as_number(to, to.in(node, input))};
+  return {*length_input(to, node, input, name), no_var};
 }
+
+Extent dft_length(Importer& to, const Node& node) { return length_of(to, node, 1, "dft_length"); }
 
 /// The axis that a run names goes to the place before the numbers, and back.
 void dft_in_run(Importer& to, const Node& node, VarId x) {
@@ -214,12 +216,15 @@ void stft(Importer& to, const Node& node, const char*) {
   VarId x = to.in(node, 0);
   if (to.rank(x) == 2) x = to.emit1("unsqueeze", {x}, {{"axes", Ints{2}}});
   if (to.rank(x) != 3) throw ProgramError("expected [batch, samples] or [batch, samples, 1 or 2], found " + to.type(x).to_string());
-  const std::optional<std::int64_t> step = length_input(to, node, 1, "frame_step");
-  std::optional<std::int64_t> length = length_input(to, node, 3, "frame_length");
+  const Extent step = length_of(to, node, 1, "frame_step");
+  Extent length = length_of(to, node, 3, "frame_length");
   const VarId window = to.in_or_none(node, 2);
-  if (!length && window != no_var && to.rank(window) == 1 && (*to.type(window).shape)[0] > 0) length = (*to.type(window).shape)[0];
-  if (!step || !length) throw UnsupportedError("expected a frame_step and a frame_length that the file holds");
-  VarId frames = unfold(to, x, 1, {.kernel = *length, .stride = *step}, 0, 0);
+  if (window != no_var && to.rank(window) != 1) throw ProgramError("expected a window [length], found " + to.type(window).to_string());
+  if (!node.has(3) && window != no_var) length = extent_at(to, window, 0);
+  if (!node.has(1) || (length.known < 1 && length.var == no_var))
+    throw ProgramError("expected a frame_step, and a frame_length or a window");
+  VarId frames = step.known > 0 && length.known > 0 ? unfold(to, x, 1, {.kernel = length.known, .stride = step.known}, 0, 0)
+                                                    : unfold_by(to, x, 1, length, step);
   if (window != no_var) {
     const VarId by = to.emit1("unsqueeze", {window}, {{"axes", Ints{1}}});
     frames = to.emit1("mul", {frames, by});

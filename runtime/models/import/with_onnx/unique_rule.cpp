@@ -10,7 +10,8 @@
 namespace millrace::importing {
 namespace {
 
-constexpr std::int64_t most_columns = 256;
+/// Columns beyond which a loop goes over them.
+constexpr std::int64_t most_columns = 16;
 
 const Attributes first_axis{{"axis", std::int64_t{0}}};
 
@@ -54,15 +55,34 @@ Groups groups_of(Importer& to, VarId elements) {
   return {scattered(to, sorted[1], to.emit1("sub", {number_of, number(to, 1)})), at(to, sorted[1], starts), lengths};
 }
 
-/// Groups of rows [n, m]: the groups by the columns so far, each cut up by the next column.
-Groups groups_of_rows(Importer& to, VarId rows, std::int64_t columns) {
-  const auto column = [&](std::int64_t k) { return to.emit1("gather", {rows, number(to, k)}, {{"axis", std::int64_t{1}}}); };
-  Groups all = groups_of(to, column(0));
-  for (std::int64_t k = 1; k < columns; ++k) {
-    const Groups next = groups_of(to, column(k));
-    const VarId wide = to.emit1("mul", {all.numbers, extent_of(to, next.first, 0)});
-    all = groups_of(to, to.emit1("add", {wide, next.numbers}));
-  }
+/// The groups by the columns so far, each cut up by column `k` of the rows.
+Groups cut_up(Importer& to, VarId numbers, VarId rows, VarId k) {
+  const Groups next = groups_of(to, to.emit1("gather", {rows, k}, {{"axis", std::int64_t{1}}}));
+  const VarId wide = to.emit1("mul", {numbers, extent_of(to, next.first, 0)});
+  return groups_of(to, to.emit1("add", {wide, next.numbers}));
+}
+
+/// Groups of rows [n, m], where m is large or a run finds it: a loop over the columns carries the groups. Without columns all rows are equal.
+Groups groups_by_loop(Importer& to, VarId rows) {
+  const VarId columns = extent_of(to, rows, 1), zero = number(to, 0), n = extent_of(to, rows, 0);
+  const VarId none = to.emit1("expand", {zero, to.emit1("reshape", {n}, {{"shape", Ints{1}}})});
+  const std::vector<VarId> params = to.enter({{"column", VarType(DType::i64, DDim{})},
+                                              {"more", VarType(DType::boolean, DDim{})},
+                                              {"groups", VarType(DType::i64, DDim{DDim::unknown})}});
+  const VarId next = to.emit1("add", {params[0], number(to, 1)});
+  const VarId numbers = cut_up(to, params[2], rows, params[0]).numbers;
+  const int body = to.leave({next, to.emit1("less", {next, columns}), numbers});
+  const VarId last = to.emit("while", {zero, to.emit1("less", {zero, columns}), none},
+                             {{"sub_block", BlockId{body}}, {"condition", std::int64_t{1}}}, {"column", "more", "groups"})[2];
+  return groups_of(to, last);
+}
+
+/// Groups of rows [n, m].
+Groups groups_of_rows(Importer& to, VarId rows) {
+  const std::int64_t columns = (*to.type(rows).shape)[1];
+  if (columns < 1 || columns > most_columns) return groups_by_loop(to, rows);
+  Groups all = groups_of(to, to.emit1("gather", {rows, number(to, 0)}, {{"axis", std::int64_t{1}}}));
+  for (std::int64_t k = 1; k < columns; ++k) all = cut_up(to, all.numbers, rows, number(to, k));
   return all;
 }
 
@@ -88,11 +108,7 @@ void unique(Importer& to, const Node& node, const char*) {
       if (i != axis) perm.push_back(i);
     const VarId front = to.emit1("transpose", {over}, {{"perm", perm}});
     const VarId rows = reshaped(to, front, {extent_at(to, front, 0), product(to, front, 1, to.rank(front))});
-    const std::int64_t columns = (*to.type(rows).shape)[1];
-    if (columns < 1 || columns > most_columns)
-      throw UnsupportedError("expected slices along axis " + std::to_string(axis) + " of 1 to " + std::to_string(most_columns) +
-                             " elements, found " + to.type(x).to_string());
-    groups = groups_of_rows(to, rows, columns);
+    groups = groups_of_rows(to, rows);
   }
   if (!node.flag("sorted", true)) groups = in_order(to, groups);
   to.bind(node, 0, to.emit1("gather", {over, groups.first}, {{"axis", axis}}));

@@ -115,6 +115,59 @@ VarId of_rank(Importer& to, VarId x, int rank) {
   return to.type(x).rank() >= 0 ? x : to.emit1("reshape", {x}, {{"shape", Ints(static_cast<std::size_t>(rank), 0)}});
 }
 
+/// `x` with the pads that "same" wants for a kernel that a run knows: (⌈L / s⌉ − 1)·s + span − L, at least 0.
+VarId same_padded_by(Importer& to, VarId x, int axis, VarId kernel, const Window& window, bool upper) {
+  const auto op = [&](const char* name, VarId a, VarId b) { return to.emit1(name, {a, b}); };
+  const VarId length = extent_of(to, x, axis), stride = number(to, window.stride);
+  const VarId windows = op("div", op("add", length, number(to, window.stride - 1)), stride);
+  const VarId before_last = op("mul", op("sub", windows, number(to, 1)), stride);
+  const VarId span = op("add", op("mul", op("sub", kernel, number(to, 1)), number(to, window.dilation)), number(to, 1));
+  const VarId total = op("maximum", op("sub", op("add", before_last, span), length), number(to, 0));
+  const VarId less = op("div", total, number(to, 2)), more = op("sub", total, less);
+  const auto rank = static_cast<std::size_t>(to.rank(x));
+  std::vector<VarId> pads(2 * rank, to.literal(Ints{0}));
+  const auto listed = [&](VarId one) { return to.emit1("reshape", {one}, {{"shape", Ints{1}}}); };
+  pads[static_cast<std::size_t>(axis)] = listed(upper ? less : more);
+  pads[static_cast<std::size_t>(axis) + rank] = listed(upper ? more : less);
+  return to.emit1("pad_by", {x, to.emit1("concat", pads, {{"axis", std::int64_t{0}}})}, {{"mode", std::string("constant")}});
+}
+
+/// The convolution with weights whose kernel a run finds: windows that are gathered, and one product for each group.
+VarId convolved_by(Importer& to, const Node& node, VarId x, VarId w, VarId bias) {
+  const int rank = to.rank(x), spatial = rank - 2;
+  const std::vector<Window> windows = windows_of(node, spatial, Ints(static_cast<std::size_t>(spatial), 1));
+  const std::string automatic = node.text("auto_pad", "NOTSET");
+  const std::int64_t group = node.integer("group", 1);
+  if (group < 1) throw ProgramError("attribute group: expected 1 or more, found " + std::to_string(group));
+  Ints pads(2 * static_cast<std::size_t>(rank), 0), perm{0, 1};
+  for (int axis = 2; axis < rank; ++axis) {
+    const Window& window = windows[static_cast<std::size_t>(axis) - 2];
+    if (automatic.starts_with("SAME")) x = same_padded_by(to, x, axis, extent_of(to, w, axis), window, automatic == "SAME_UPPER");
+    if (automatic == "NOTSET")
+      pads[static_cast<std::size_t>(axis)] = window.before, pads[static_cast<std::size_t>(axis + rank)] = window.after;
+  }
+  if (std::count(pads.begin(), pads.end(), 0) < 2 * rank) x = to.emit1("pad", {x}, {{"pads", pads}, {"mode", std::string("constant")}});
+  for (int i = 0; i < spatial; ++i) {
+    const Window& window = windows[static_cast<std::size_t>(i)];
+    x = unfold_by(to, x, 2 + 2 * i, extent_at(to, w, 2 + i), {window.stride, no_var}, window.dilation);
+  }
+  for (const int first : {3, 2})
+    for (int i = 0; i < spatial; ++i) perm.push_back(first + 2 * i);
+  const VarId apart = to.emit1("transpose", {x}, {{"perm", perm}});  // [N, C, kernel…, places…]
+  const Extent groups{group, no_var}, units = divided(to, w, 0, group), channels = extent_at(to, w, 1);
+  const Extent taps = times(to, channels, product(to, w, 2, rank));
+  // Channels of x that are no `group` times those of the weights make another number of elements, which the reshape refuses.
+  const VarId columns = reshaped(to, apart, {extent_at(to, apart, 0), groups, taps, product(to, apart, 2 + spatial, 2 + 2 * spatial)});
+  const VarId made = to.emit1("matmul", {reshaped(to, w, {groups, units, taps}), columns});
+  std::vector<Extent> extents{extent_at(to, apart, 0), extent_at(to, w, 0)};
+  for (int i = 0; i < spatial; ++i) extents.push_back(extent_at(to, apart, 2 + spatial + i));
+  const VarId result = reshaped(to, made, extents);
+  if (bias == no_var) return result;
+  Ints along(static_cast<std::size_t>(rank) - 1, 1);
+  along[0] = -1;
+  return to.emit1("add", {result, to.emit1("reshape", {bias}, {{"shape", along}})});
+}
+
 void conv(Importer& to, const Node& node, const char*) {
   if (const VarId made = dequantized_convolution(to, node); made != no_var) return to.give(node, "identity", {made});
   to.give(node, "identity", {convolved(to, node, to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2))});
@@ -281,6 +334,8 @@ VarId convolved(Importer& to, const Node& node, VarId x_given, VarId w_given, Va
   const VarId w = of_rank(to, w_given, rank);
   Ints kernel;
   for (int axis = 2; axis < rank; ++axis) kernel.push_back((*to.type(w).shape)[axis]);
+  if (!node.has_attribute("kernel_shape") && std::count(kernel.begin(), kernel.end(), DDim::unknown) > 0)
+    return convolved_by(to, node, x, w, bias);
   const std::vector<Window> windows = windows_of(node, rank - 2, kernel);
   for (std::size_t i = 0; i < windows.size(); ++i)
     if (kernel[i] >= 0 && kernel[i] != windows[i].kernel)

@@ -95,6 +95,16 @@ TEST_CASE("Rows that a graph shifts, differs and puts behind others go live with
     graph.cut("x", "old", 0, -1).initializer("begin", ones({1, 1, 4})).node("Concat", {"begin", "old"}, {"all"}).set("axis", 0);
     expect_same_bits(graph.gru("all"));
   }
+  SUBCASE("truths behind a row of them, as a collapse of repeated labels has them") {
+    Live graph;
+    graph.initializer("zero", Tensor::scalar(0.0f))
+        .initializer("begin", make_darray(DDim{1, 1, 4}, true))
+        .node("Greater", {"x", "zero"}, {"up"});
+    graph.cut("up", "new", 1, last).cut("up", "old", 0, -1).node("Equal", {"new", "old"}, {"same"});
+    graph.node("Concat", {"begin", "same"}, {"truths"}).set("axis", 0);
+    graph.node("Cast", {"truths"}, {"all"}).set("to", onnx::TensorProto::FLOAT);
+    expect_same_bits(graph.gru("all"));
+  }
   SUBCASE("a row of zeros of the extents of the first") {
     Live graph;
     graph.cut("x", "first", 0, 1).cut("x", "old", 0, -1).node("Shape", {"first"}, {"extents"});

@@ -775,6 +775,32 @@ TEST_CASE("ReduceMax and ReduceMin of no elements are the ends of the dtype, and
   CHECK(some["least_i"].tensor().to_vector<std::int64_t>() == Ints{-4});
 }
 
+TEST_CASE("ReduceMean of no integers is 0, with axes that the file or the run says") {
+  for (const bool known : {true, false}) {
+    GraphBuilder graph;
+    graph.input("x", {2, -1}, onnx::TensorProto::INT64).output("y");
+    known ? graph.initializer("axis", list({1})) : graph.input("axis", {1}, onnx::TensorProto::INT64);
+    graph.node("ReduceMean", {"x", "axis"}, {"y"});
+    const Program program = parse(graph, 18);
+    const auto mean = [&](const Tensor& x) {
+      std::map<std::string, Value> feeds{{"x", x}};
+      if (!known) feeds.emplace("axis", list({1}));
+      return testing::on_cpu(program, feeds)["y"].tensor();
+    };
+    CHECK(mean(Tensor(DType::i64, DDim{2, 0})).to_vector<std::int64_t>() == Ints{0, 0});
+    CHECK(mean(Tensor::from(Ints{1, 3, -4, -6}, DDim{2, 2})).to_vector<std::int64_t>() == Ints{2, -5});
+  }
+}
+
+TEST_CASE("A normal distribution of a scale below 0 is refused") {
+  for (const float scale : {-1.0f, std::numeric_limits<float>::quiet_NaN()}) {
+    GraphBuilder graph;
+    graph.output("y");
+    graph.node("RandomNormal", {}, {"y"}).set("shape", Ints{2}).set("scale", scale);
+    CHECK_THROWS_AS(parse(graph), ProgramError);
+  }
+}
+
 /// The numbers of an equation, over all letters at once in f64. Extents by letter.
 std::vector<double> summed(const std::vector<std::string>& terms, const std::string& output, const std::vector<Tensor>& inputs,
                            const std::function<std::int64_t(char)>& extent) {

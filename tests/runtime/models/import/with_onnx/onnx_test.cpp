@@ -122,10 +122,10 @@ TEST_CASE("All missing ops are listed at once with their nodes, those inside sub
   graph.node("Relu", {"xw"}, {"c"}).domain("com.example").name("other");
   GraphBuilder branch;
   branch.output("d");
-  branch.node("Det", {"xw"}, {"d"}).name("inner");
+  branch.node("NonMaxSuppression", {"xw"}, {"d"}).name("inner");
   graph.node("If", {"x:0"}, {"e"}).set("then_branch", branch.graph).set("else_branch", GraphBuilder().graph);
   CHECK_THROWS_WITH_AS(parse(graph),
-                       "m.onnx: expected ops that this library has, found 3 that it has not: 'Det' (node 'inner'); "
+                       "m.onnx: expected ops that this library has, found 3 that it has not: 'NonMaxSuppression' (node 'inner'); "
                        "'Frobnicate' (nodes 'first', 'b'); 'com.example.Relu' (node 'other')",
                        UnsupportedError);
 }

@@ -21,7 +21,6 @@ constexpr const char* unsupported_vectors[] = {
     "test_castlike_FLOAT_to_BFLOAT16*",
     "test_castlike_FLOAT_to_STRING*",
     "test_castlike_STRING*",
-    "test_det*",
     "test_gradient*",
     "test_max_int16",
     "test_max_uint16",
