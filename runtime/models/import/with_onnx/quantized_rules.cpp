@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <optional>
 #include <type_traits>
 #include <vector>
@@ -34,6 +35,21 @@ VarId narrowed_to(Importer& to, const Formula& f, VarId x, VarId zero, const Ele
   return to.emit1("cast", {f.limited(moved, least, most)}, {{"to", type.held}});
 }
 
+/// Whether the file holds a scale that is infinite, as a calibration over masks of −∞ gives it.
+bool has_infinite_scale(Importer& to, const Node& node) {
+  const Tensor* scale = to.known(node, 1);
+  if (scale == nullptr || scale->dtype() != DType::f32) return false;
+  const std::vector<float> all = scale->to_vector<float>();
+  return std::any_of(all.begin(), all.end(), [](float each) { return std::isinf(each); });
+}
+
+/// x / scale. Over an infinite scale, −∞ is the least integer, as ONNX Runtime has it: a mask stays one.
+VarId quotient(Importer& to, const Node& node, const Formula& f, VarId x, VarId scale) {
+  const VarId made = f.over(f.taken(x), scale);
+  if (!has_infinite_scale(to, node)) return made;
+  return f.where(to.emit1("is_nan", {made}), f.number(-std::numeric_limits<double>::infinity()), made);
+}
+
 void quantize(Importer& to, const Node& node, const char*) {
   refuse_blocks(node);
   const Formula f(to, DType::f32);
@@ -47,14 +63,14 @@ void quantize(Importer& to, const Node& node, const char*) {
     throw UnsupportedError("attribute precision: expected float, found another type");
   const bool saturate = node.flag("saturate", true);
   if (type != nullptr && type->bits <= 16) {
-    const VarId made = narrowed_to(to, f, f.over(f.taken(x), scale), zero, *type, saturate);
+    const VarId made = narrowed_to(to, f, quotient(to, node, f, x, scale), zero, *type, saturate);
     to.set_element(made, type);
     return to.bind(node, 0, made);
   }
   const DType dtype = zero != no_var                         ? to.type(zero).dtype
                       : node.integer("output_dtype", 0) != 0 ? dtype_attribute(node, "output_dtype")
                                                              : DType::u8;
-  to.give(node, "identity", {narrowed_to_bytes(to, f, f.over(f.taken(x), scale), zero, dtype)});
+  to.give(node, "identity", {narrowed_to_bytes(to, f, quotient(to, node, f, x, scale), zero, dtype)});
 }
 
 void dequantize(Importer& to, const Node& node, const char*) {

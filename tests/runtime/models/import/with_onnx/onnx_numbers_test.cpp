@@ -792,6 +792,20 @@ TEST_CASE("ReduceMean of no integers is 0, with axes that the file or the run sa
   }
 }
 
+TEST_CASE("A mask of negative infinity stays one through bytes whose scale is infinite") {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  GraphBuilder graph;
+  graph.input("x", {-1}).initializer("scale", Tensor::scalar(infinity)).output("i8").output("u8").output("back");
+  graph.initializer("zero_i8", Tensor::scalar<std::int8_t>(0)).initializer("zero_u8", Tensor::scalar<std::uint8_t>(3));
+  graph.node("QuantizeLinear", {"x", "scale", "zero_i8"}, {"i8"});
+  graph.node("QuantizeLinear", {"x", "scale", "zero_u8"}, {"u8"});
+  graph.node("DequantizeLinear", {"i8", "scale", "zero_i8"}, {"back"});
+  const RunResult run = testing::on_cpu(parse(graph), {{"x", Tensor::from<float>({-infinity, 0, -3, 2})}});
+  CHECK(run["i8"].tensor().to_vector<std::int8_t>() == std::vector<std::int8_t>{-128, 0, 0, 0});
+  CHECK(run["u8"].tensor().to_vector<std::uint8_t>() == std::vector<std::uint8_t>{0, 3, 3, 3});
+  CHECK(run["back"].tensor().to_vector<float>()[0] == -infinity);
+}
+
 TEST_CASE("A normal distribution of a scale below 0 is refused") {
   for (const float scale : {-1.0f, std::numeric_limits<float>::quiet_NaN()}) {
     GraphBuilder graph;
