@@ -125,8 +125,8 @@ TEST_CASE("All missing ops are listed at once with their nodes, those inside sub
   branch.node("NonMaxSuppression", {"xw"}, {"d"}).name("inner");
   graph.node("If", {"x:0"}, {"e"}).set("then_branch", branch.graph).set("else_branch", GraphBuilder().graph);
   CHECK_THROWS_WITH_AS(parse(graph),
-                       "m.onnx: expected ops that this library has, found 3 that it has not: 'NonMaxSuppression' (node 'inner'); "
-                       "'Frobnicate' (nodes 'first', 'b'); 'com.example.Relu' (node 'other')",
+                       "m.onnx: expected ops that this library has, found 3 that it has not: 'Frobnicate' (nodes 'first', 'b'); "
+                       "'NonMaxSuppression' (node 'inner'); 'com.example.Relu' (node 'other')",
                        UnsupportedError);
 }
 
