@@ -103,13 +103,26 @@ HWY_INLINE V Sign(D d, V x) {
   return hn::IfThenElse(hn::Eq(x, hn::Zero(d)), hn::Zero(d), KeepNaN(d, x, one));
 }
 
-/// The functions that a recurrent cell may use, and most others.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V ActivateInline(D d, Unary kind, V alpha, V beta, V x) {
+HWY_INLINE V HardSwish(D d, V x) {
+  using T = hn::TFromD<D>;
+  return hn::Mul(x, HardSigmoid(d, x, hn::Set(d, static_cast<T>(1.0 / 6)), hn::Set(d, static_cast<T>(0.5))));
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Gelu(D d, V x) {
+  using T = hn::TFromD<D>;
+  const V erf = Erf(d, hn::Div(x, hn::Set(d, static_cast<T>(1.41421356237309504880))));
+  return hn::Mul(hn::Mul(hn::Set(d, static_cast<T>(0.5)), x), hn::Add(hn::Set(d, T{1}), erf));
+}
+
+/// The functions that a recurrent cell may use, and most others. Kind: Unary, or a constant of it, whose other functions no compiler then has to optimize.
+template <class D, class Kind, class V = hn::Vec<D>>
+HWY_INLINE V ActivateInline(D d, Kind kind, V alpha, V beta, V x) {
   using T = hn::TFromD<D>;
   const V zero = hn::Zero(d);
   const V one = hn::Set(d, T{1});
-  switch (kind) {
+  switch (static_cast<Unary>(kind)) {
     case Unary::sigmoid: return Sigmoid(d, x);
     case Unary::tanh: return Tanh(d, x);
     case Unary::relu: return KeepNaN(d, x, hn::Max(x, zero));
@@ -119,7 +132,7 @@ HWY_INLINE V ActivateInline(D d, Unary kind, V alpha, V beta, V x) {
     case Unary::selu: return hn::Mul(beta, Elu(d, x, alpha, one));
     case Unary::celu: return Elu(d, x, alpha, alpha);
     case Unary::hard_sigmoid: return HardSigmoid(d, x, alpha, beta);
-    case Unary::hard_swish: return hn::Mul(x, HardSigmoid(d, x, hn::Set(d, static_cast<T>(1.0 / 6)), hn::Set(d, static_cast<T>(0.5))));
+    case Unary::hard_swish: return HardSwish(d, x);
     case Unary::softplus: return Softplus(d, x);
     case Unary::mish: return Mish(d, x);
     case Unary::softsign: return hn::Div(x, hn::Add(one, hn::Abs(x)));
@@ -127,11 +140,7 @@ HWY_INLINE V ActivateInline(D d, Unary kind, V alpha, V beta, V x) {
     case Unary::scaled_tanh: return hn::Mul(alpha, Tanh(d, hn::Mul(beta, x)));
     case Unary::swish: return hn::Mul(x, Sigmoid(d, hn::Mul(alpha, x)));
     case Unary::gelu_tanh: return GeluTanh(d, x);
-    case Unary::gelu: {
-      const V root = hn::Set(d, static_cast<T>(1.41421356237309504880));
-      const V erf = Erf(d, hn::Div(x, root));
-      return hn::Mul(hn::Mul(hn::Set(d, static_cast<T>(0.5)), x), hn::Add(one, erf));
-    }
+    case Unary::gelu: return Gelu(d, x);
     case Unary::clip: return KeepNaN(d, x, hn::Min(hn::Max(x, alpha), beta));
     default: return x;
   }

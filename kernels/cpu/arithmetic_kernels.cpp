@@ -21,12 +21,6 @@ HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// A function of kernels/activation.h without numbers.
-template <Unary Kind, class D, class V = hn::Vec<D>>
-HWY_INLINE V Function(D d, V x) {
-  return ActivateInline(d, Kind, hn::Zero(d), hn::Zero(d), x);
-}
-
 /// A function of many instructions on some vectors, one after another: its code is there once.
 template <class T>
 HWY_NOINLINE void TakeFunction(ArithmeticStep step, T* values, std::size_t vectors) {
@@ -38,8 +32,8 @@ HWY_NOINLINE void TakeFunction(ArithmeticStep step, T* values, std::size_t vecto
     case ArithmeticStep::exp: return each([d](auto x) HWY_ATTR { return Exp(d, x); });
     case ArithmeticStep::tanh: return each([d](auto x) HWY_ATTR { return Tanh(d, x); });
     case ArithmeticStep::sigmoid: return each([d](auto x) HWY_ATTR { return Sigmoid(d, x); });
-    case ArithmeticStep::gelu: return each([d](auto x) HWY_ATTR { return Function<Unary::gelu>(d, x); });
-    case ArithmeticStep::gelu_tanh: return each([d](auto x) HWY_ATTR { return Function<Unary::gelu_tanh>(d, x); });
+    case ArithmeticStep::gelu: return each([d](auto x) HWY_ATTR { return Gelu(d, x); });
+    case ArithmeticStep::gelu_tanh: return each([d](auto x) HWY_ATTR { return GeluTanh(d, x); });
     case ArithmeticStep::mish: return each([d](auto x) HWY_ATTR { return Mish(d, x); });
     case ArithmeticStep::softplus: return each([d](auto x) HWY_ATTR { return Softplus(d, x); });
     default: return each([d](auto x) HWY_ATTR { return Erf(d, x); });
@@ -93,7 +87,7 @@ HWY_INLINE void TakeStep(D d, ArithmeticStep step, const V* a, V* v) {
     case ArithmeticStep::abs: return alone([](V x) HWY_ATTR { return hn::Abs(x); });
     case ArithmeticStep::round: return alone([](V x) HWY_ATTR { return hn::CopySign(hn::Round(x), x); });
     case ArithmeticStep::reciprocal: return alone([d](V x) HWY_ATTR { return hn::Div(hn::Set(d, hn::TFromD<D>{1}), x); });
-    case ArithmeticStep::hard_swish: return alone([d](V x) HWY_ATTR { return Function<Unary::hard_swish>(d, x); });
+    case ArithmeticStep::hard_swish: return alone([d](V x) HWY_ATTR { return HardSwish(d, x); });
     case ArithmeticStep::exp:
     case ArithmeticStep::tanh:
     case ArithmeticStep::sigmoid:

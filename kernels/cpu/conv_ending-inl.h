@@ -21,7 +21,7 @@ template <class D, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> TakeEnding(D d, bool relu, const ConvEnding<T>& ending, hn::Vec<D> x) {
   if (relu) x = KeepNaN(d, x, hn::Max(x, hn::Zero(d)));
   if (ending.kind == ConvEnding<T>::Kind::bounds) return Minimum(Maximum(x, hn::Set(d, ending.low)), hn::Set(d, ending.high));
-  if (ending.kind == ConvEnding<T>::Kind::hard_swish) return ActivateInline(d, Unary::hard_swish, hn::Zero(d), hn::Zero(d), x);
+  if (ending.kind == ConvEnding<T>::Kind::hard_swish) return HardSwish(d, x);
   return x;
 }
 

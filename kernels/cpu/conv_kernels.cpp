@@ -71,33 +71,19 @@ HWY_INLINE void FinishVectors(D d, const ConvCall<T>& call, const TilePlace& at,
   if constexpr (v + 1 < Vectors) FinishVectors<v + 1>(d, call, at, sum);
 }
 
-/// `Rows` units from `unit` on of panel `panel`, over the k of one block. As Tile (tile-inl.h), with the places in the lanes and each k where `offsets` says: nothing is
-/// unfolded.
-template <class T, int Rows, Reads How, int Vectors>
-HWY_NOINLINE void ConvTile(const ConvCall<T>& call, std::int64_t begin, std::int64_t end, std::int64_t unit, std::int64_t panel) {
-  const hn::ScalableTag<T> d;
-  using V = hn::Vec<decltype(d)>;
+/// The sums of a tile over [begin, end) of k, from the places at `x` or in `copy`.
+template <Reads How, class D, class T, int Rows, int Vectors, class V = hn::Vec<D>>
+HWY_INLINE void SeePlaces(D d, const ConvCall<T>& call, const TilePlace& at, const T* x, [[maybe_unused]] hn::TFromD<D>* copy,
+                          V (&sum)[Rows][Vectors]) {
   constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
-  const std::int64_t stride = call.k;
-  const T* weights = call.weights + unit * call.k;
-  constexpr std::int64_t width = panel_vectors * lanes;
-  const T* x = call.x + panel * width;
-  const std::int64_t* offsets = call.offsets;
-  [[maybe_unused]] T* copy = How == Reads::plane ? nullptr : call.copy + panel * call.k * width;
-  const std::int32_t* const stores = call.begins + panel * panel_vectors;
-  T* const out = call.out + unit * call.out_stride;
   [[maybe_unused]] constexpr std::uintptr_t next_panel = static_cast<std::uintptr_t>(Vectors * lanes) * sizeof(T);
-  // Units lie far apart: their lines come while the sums are made.
-  for (int v = 0; v < Vectors; ++v)
-    if (stores[v] < stores[v + 1])
-      for (int row = 0; row < Rows; ++row) hwy::Prefetch(out + row * call.out_stride + call.stores[stores[v]].to);
-  V sum[Rows][Vectors];
-  for (int row = 0; row < Rows; ++row)
-    for (int v = 0; v < Vectors; ++v) sum[row][v] = hn::Zero(d);
-  for (std::int64_t at = begin; at < end; ++at) {
-    const T* from = How == Reads::copy ? copy : x + offsets[at];
+  const std::int64_t stride = call.k;
+  const T* weights = call.weights + at.unit * call.k;
+  const std::int64_t* offsets = call.offsets;
+  for (std::int64_t k = at.begin; k < at.end; ++k) {
+    const T* from = How == Reads::copy ? copy : x + offsets[k];
     V weight[Rows];
-    for (int row = 0; row < Rows; ++row) weight[row] = hn::Set(d, weights[row * stride + at]);
+    for (int row = 0; row < Rows; ++row) weight[row] = hn::Set(d, weights[row * stride + k]);
     for (int v = 0; v < Vectors; ++v) {
       const V seen = How == Reads::copy ? hn::Load(d, from + v * lanes) : hn::LoadU(d, from + v * lanes);
       if constexpr (How == Reads::plane_to_copy) {
@@ -110,19 +96,52 @@ HWY_NOINLINE void ConvTile(const ConvCall<T>& call, std::int64_t begin, std::int
     }
     if constexpr (How != Reads::plane) copy += Vectors * lanes;
   }
-  FinishVectors<0>(d, call, TilePlace{begin, end, unit, stores}, sum);
 }
 
-template <class T, Reads How, int Vectors = panel_vectors>
-HWY_INLINE void RunTile(const ConvCall<T>& call, std::int64_t begin, std::int64_t end, std::int64_t unit, std::int64_t panel, int height) {
+/// `Rows` units from `unit` on of panel `panel`, over the k of one block. As Tile (tile-inl.h), with the places in the lanes and each k where `offsets` says: nothing is
+/// unfolded. The code behind the sums is there once for all ways to read.
+template <class T, int Rows, int Vectors>
+HWY_NOINLINE void ConvTile(const ConvCall<T>& call, Reads how, std::int64_t begin, std::int64_t end, std::int64_t unit,
+                           std::int64_t panel) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
+  constexpr std::int64_t width = panel_vectors * lanes;
+  const T* x = call.x + panel * width;
+  const std::int32_t* const stores = call.begins + panel * panel_vectors;
+  T* const out = call.out + unit * call.out_stride;
+  // Units lie far apart: their lines come while the sums are made.
+  for (int v = 0; v < Vectors; ++v)
+    if (stores[v] < stores[v + 1])
+      for (int row = 0; row < Rows; ++row) hwy::Prefetch(out + row * call.out_stride + call.stores[stores[v]].to);
+  const TilePlace at{begin, end, unit, stores};
+  V sum[Rows][Vectors];
+  for (int row = 0; row < Rows; ++row)
+    for (int v = 0; v < Vectors; ++v) sum[row][v] = hn::Zero(d);
+  if constexpr (Vectors == panel_vectors) {
+    if (how == Reads::copy)
+      SeePlaces<Reads::copy>(d, call, at, x, call.copy + panel * call.k * width, sum);
+    else if (how == Reads::plane_to_copy)
+      SeePlaces<Reads::plane_to_copy>(d, call, at, x, call.copy + panel * call.k * width, sum);
+    else
+      SeePlaces<Reads::plane>(d, call, at, x, nullptr, sum);
+  } else {
+    SeePlaces<Reads::plane>(d, call, at, x, nullptr, sum);
+  }
+  FinishVectors<0>(d, call, at, sum);
+}
+
+template <class T, int Vectors = panel_vectors>
+HWY_INLINE void RunTile(const ConvCall<T>& call, Reads how, std::int64_t begin, std::int64_t end, std::int64_t unit, std::int64_t panel,
+                        int height) {
   switch (height) {
-    case 1: return ConvTile<T, 1, How, Vectors>(call, begin, end, unit, panel);
-    case 2: return ConvTile<T, 2, How, Vectors>(call, begin, end, unit, panel);
-    case 3: return ConvTile<T, 3, How, Vectors>(call, begin, end, unit, panel);
+    case 1: return ConvTile<T, 1, Vectors>(call, how, begin, end, unit, panel);
+    case 2: return ConvTile<T, 2, Vectors>(call, how, begin, end, unit, panel);
+    case 3: return ConvTile<T, 3, Vectors>(call, how, begin, end, unit, panel);
 #if HWY_TARGET == HWY_AVX3
-    case 4: return ConvTile<T, 4, How, Vectors>(call, begin, end, unit, panel);
-    case 5: return ConvTile<T, 5, How, Vectors>(call, begin, end, unit, panel);
-    default: return ConvTile<T, 6, How, Vectors>(call, begin, end, unit, panel);
+    case 4: return ConvTile<T, 4, Vectors>(call, how, begin, end, unit, panel);
+    case 5: return ConvTile<T, 5, Vectors>(call, how, begin, end, unit, panel);
+    default: return ConvTile<T, 6, Vectors>(call, how, begin, end, unit, panel);
 #else
     default: return;
 #endif
@@ -137,23 +156,29 @@ void RunConv(const ConvCall<T>& call) {
     const std::int64_t end = std::min(call.k, begin + (call.block_k == nullptr ? k_block : call.block_k[block]));
     EachTile(call.units, wide_rows, [&](std::int64_t unit, int height) HWY_ATTR {
       for (std::int64_t panel = 0; panel < call.panels; ++panel) {
-        if (call.copy != nullptr && unit == 0)
-          RunTile<T, Reads::plane_to_copy>(call, begin, end, unit, panel, height);
-        else if (call.copy != nullptr)
-          RunTile<T, Reads::copy>(call, begin, end, unit, panel, height);
+        const Reads how = call.copy == nullptr ? Reads::plane : unit == 0 ? Reads::plane_to_copy : Reads::copy;
+        if (how != Reads::plane || call.vectors == panel_vectors)
+          RunTile<T>(call, how, begin, end, unit, panel, height);
         else if (call.vectors == 1)
-          RunTile<T, Reads::plane, 1>(call, begin, end, unit, panel, height);
+          RunTile<T, 1>(call, how, begin, end, unit, panel, height);
         else if (call.vectors == 2)
-          RunTile<T, Reads::plane, 2>(call, begin, end, unit, panel, height);
-        else if (call.vectors == 3)
-          RunTile<T, Reads::plane, 3>(call, begin, end, unit, panel, height);
+          RunTile<T, 2>(call, how, begin, end, unit, panel, height);
         else
-          RunTile<T, Reads::plane>(call, begin, end, unit, panel, height);
+          RunTile<T, 3>(call, how, begin, end, unit, panel, height);
       }
     });
     begin = end;
     ++block;
   } while (begin < call.k);
+}
+
+/// Results behind their relu and their ending: in memory, for results of units lie side by side.
+template <class T>
+HWY_NOINLINE void EndUnits(const UnitsCall<T>& call, T* to, std::int64_t vectors) {
+  const hn::ScalableTag<T> d;
+  constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
+  for (T* const end = to + vectors * lanes; to != end; to += lanes)
+    hn::StoreU(TakeEnding(d, call.relu, call.ending, hn::LoadU(d, to)), d, to);
 }
 
 /// Vector `v` … of row `row` … of a tile behind its sums over one block of k; a loop that is unrolled, as FinishVectors.
@@ -165,12 +190,12 @@ HWY_INLINE void FinishUnits(D d, const UnitsCall<T>& call, std::int64_t begin, s
   T* const place = to + i * lanes;
   auto total = sum[row][v];
   if (begin > 0) total = hn::Add(hn::LoadU(d, place), total);
-  if (end == call.k) {
-    if (call.bias != nullptr) total = hn::Add(total, hn::LoadU(d, call.bias + v * lanes));
-    total = TakeEnding(d, call.relu, call.ending, total);
-  }
+  if (end == call.k && call.bias != nullptr) total = hn::Add(total, hn::LoadU(d, call.bias + v * lanes));
   hn::StoreU(total, d, place);
-  if constexpr (i + 1 < Rows * Vectors) FinishUnits<i + 1>(d, call, begin, end, to, sum);
+  if constexpr (i + 1 < Rows * Vectors)
+    FinishUnits<i + 1>(d, call, begin, end, to, sum);
+  else if (end == call.k && (call.relu || call.ending.kind != ConvEnding<T>::Kind::none))
+    EndUnits(call, to, Rows * Vectors);
 }
 
 /// The most places of a tile: narrow panels take more of them, or the multipliers would wait for their own results.
@@ -198,6 +223,9 @@ HWY_NOINLINE void UnitsTile(const UnitsCall<T>& call, std::int64_t begin, std::i
   for (int row = 0; row < Rows; ++row)
     for (int v = 0; v < Vectors; ++v) sum[row][v] = hn::Zero(d);
   for (std::int64_t k = begin; k < end;) {
+#ifdef __clang__
+#pragma clang loop unroll(disable)  // of four lines at most
+#endif
     for (const std::int64_t stop = std::min(last, line + each); line < stop; ++line)
       hwy::Prefetch(reinterpret_cast<const T*>(ahead + static_cast<std::uintptr_t>(line * lanes) * sizeof(T)));
     for (const std::int64_t stop = std::min(end, k + apart); k < stop; ++k, weights += Vectors * lanes) {

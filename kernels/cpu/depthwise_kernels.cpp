@@ -20,14 +20,6 @@ HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Bias, relu and ending of a sum, and its place. `some` lanes are stored.
-template <class D, class T = hn::TFromD<D>>
-HWY_INLINE void Finish(D d, const DepthwiseCall<T>& call, hn::Vec<D> sum, T* to, std::size_t some) {
-  if (call.bias != nullptr) sum = hn::Add(sum, hn::Set(d, *call.bias));
-  sum = TakeEnding(d, call.relu, call.ending, sum);
-  StoreSome(d, sum, to, some);
-}
-
 /// Whether a sum from number `i` on is −0, as small products leave it: zeros of the padding behind it would make it +0. A loop that is unrolled, as the next
 /// one: sums stay in registers.
 template <int i, int Rows, int Vectors, class D, class V = hn::Vec<D>>
@@ -44,13 +36,19 @@ HWY_INLINE bool HasMinusZero(D d, const V (&sum)[Rows][Vectors]) {
   return !hn::AllFalse(hn::RebindToUnsigned<D>(), IsMinusZero<0>(d, sum));
 }
 
-/// Sums from number `i` on, whose first is that of the element at `to`, and of the next row `columns` elements behind it. `some` lanes of the last vector of
-/// a row are stored.
+/// Sums from number `i` on, behind bias, relu and ending, whose first is that of the element at `to`, and of the next row `columns` elements behind it. `some`
+/// lanes of a row are stored where it is one vector, else all.
 template <int i, int Rows, int Vectors, class D, class T = hn::TFromD<D>, class V = hn::Vec<D>>
 HWY_INLINE void FinishSums(D d, const DepthwiseCall<T>& call, const V (&sum)[Rows][Vectors], T* to, std::size_t some) {
   constexpr int row = i / Vectors, vector = i % Vectors;
-  Finish(d, call, sum[row][vector], to + row * call.columns + static_cast<std::int64_t>(vector * hn::Lanes(d)),
-         vector + 1 == Vectors ? some : hn::Lanes(d));
+  V total = sum[row][vector];
+  if (call.bias != nullptr) total = hn::Add(total, hn::Set(d, *call.bias));
+  total = TakeEnding(d, call.relu, call.ending, total);
+  T* const place = to + row * call.columns + static_cast<std::int64_t>(vector * hn::Lanes(d));
+  if constexpr (Vectors == 1)
+    StoreSome(d, total, place, some);
+  else
+    hn::StoreU(total, d, place);
   if constexpr (i + 1 < Rows * Vectors) FinishSums<i + 1>(d, call, sum, to, some);
 }
 

@@ -2,6 +2,7 @@
 #include <millrace/kernels/cpu/unary_kernels.h>
 
 #include <cmath>
+#include <type_traits>
 
 #include <millrace/kernels/cpu/targets.h>
 
@@ -31,12 +32,13 @@ template <class T, class F>
 UnaryFunction<T> FunctionOf(F) {
   return [](Unary, const UnaryParams&, const T* x, T* out, std::size_t count) HWY_ATTR { Sweep(x, out, count, F()); };
 }
-/// The same for a function `Kind` of Activate, which a compiler then reduces to its one case.
+/// The same for a function `Kind` of Activate.
 template <class T, Unary Kind>
 void RunActivation(Unary, const UnaryParams& params, const T* x, T* out, std::size_t count) {
   const T alpha = static_cast<T>(params.alpha);
   const T beta = static_cast<T>(params.beta);
-  Sweep(x, out, count, [=](auto d, auto v) HWY_ATTR { return ActivateInline(d, Kind, hn::Set(d, alpha), hn::Set(d, beta), v); });
+  constexpr std::integral_constant<Unary, Kind> chosen;
+  Sweep(x, out, count, [=](auto d, auto v) HWY_ATTR { return ActivateInline(d, chosen, hn::Set(d, alpha), hn::Set(d, beta), v); });
 }
 
 template <class D, class V = hn::Vec<D>>
