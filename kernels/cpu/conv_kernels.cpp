@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#define MILLRACE_LARGE
 #include <millrace/kernels/cpu/targets.h>
 
 #define HWY_TARGET_INCLUDE "millrace/kernels/cpu/conv_kernels.cpp"

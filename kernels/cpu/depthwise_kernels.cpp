@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#define MILLRACE_LARGE
 #include <millrace/kernels/cpu/targets.h>
 
 #define HWY_TARGET_INCLUDE "millrace/kernels/cpu/depthwise_kernels.cpp"

@@ -10,9 +10,10 @@
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | MILLRACE_LEFT_OUT_TARGETS)
 
 // Operations of emulated vectors are loops over lanes. Inlined before they are optimized, as those of one instruction are, they take half of the time that it
-// takes to compile kernels. From 1.0.4 on Highway emulates none on x86, for it has HWY_SSE2.
+// takes to compile a large source; one that defines MILLRACE_LARGE has them optimized first. In others some loops are only vectorized where all is inlined first.
+// From 1.0.4 on Highway emulates none on x86, for it has HWY_SSE2.
 #include <hwy/base.h>
-#if HWY_ARCH_X86 && !defined(HWY_SSE2)
+#if defined(MILLRACE_LARGE) && HWY_ARCH_X86 && !defined(HWY_SSE2)
 #undef HWY_API
 #define HWY_API static HWY_CONCAT(MILLRACE_OPERATION_, HWY_NAMESPACE) HWY_MAYBE_UNUSED
 #define MILLRACE_OPERATION_N_SCALAR HWY_INLINE HWY_FLATTEN
