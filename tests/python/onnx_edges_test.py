@@ -113,6 +113,78 @@ def live_states(folder):
         assert shown.stdout.count("\nstate '") == 1 and "backend: interpreted" not in shown.stdout and "backend: fused" in shown.stdout, shown.stdout
 
 
+def attended(q, k, v, state, decay, rate, rule, heads):
+    """Linear attention [B, T, …] in f64, from the formulas of ONNX; a head of the query or of the key is shared by the heads of states that it is behind."""
+    batch, length = q.shape[:2]
+    keys = q.shape[2] // heads["q_num_heads"]
+    apart = lambda x, count: x.reshape(batch, length, count, -1).astype("f8")
+    q, k, v = apart(q, heads["q_num_heads"]), apart(k, k.shape[2] // keys), apart(v, heads["kv_num_heads"])
+    wide = max(q.shape[2], v.shape[2])
+    k = np.repeat(k, v.shape[2] // k.shape[2], 2)
+    s, out = state.astype("f8"), []
+    for t in range(length):
+        if "gated" in rule:
+            s = s * np.exp(apart(decay, v.shape[2])[:, t])[..., None]
+        new = v[:, t]
+        if "delta" in rule:
+            new = apart(rate, v.shape[2])[:, t] * (new - np.einsum("bhde,bhd->bhe", s, k[:, t]))
+        s = s + k[:, t][..., None] * new[..., None, :]
+        read = np.einsum("bhde,bhd->bhe", np.repeat(s, wide // s.shape[1], 1), np.repeat(q[:, t], wide // q.shape[2], 1))
+        out.append(read.reshape(batch, -1) / np.sqrt(keys))
+    return np.stack(out, 1), s
+
+
+def states_of_onnx_runtime(folder):
+    """com.microsoft.LinearAttention, whose states may share heads of queries and keys, and com.microsoft.CausalConvWithState with its dilation and layouts."""
+    rng, imports = np.random.default_rng(5), [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    floats = lambda *shape: (rng.standard_normal(shape) * 0.5).astype("f4")
+    path = os.path.join(folder, "state.onnx")
+
+    def run(node, feeds, weights=()):
+        known = [helper.make_tensor(name, TensorProto.FLOAT, value.shape, value.flatten()) for name, value in weights]
+        graph = helper.make_graph([node], "graph", [tensor(name, TensorProto.FLOAT, ["B" if axis == 0 else extent for axis, extent in enumerate(value.shape)]) for name, value in feeds.items()],
+                                  [tensor(name, TensorProto.FLOAT) for name in node.output], known)
+        onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=10), path)
+        return oracle.run(path, feeds, folder)
+
+    for rule, queries, keys, states in (("gated_delta", 2, 2, 4), ("gated_delta", 1, 2, 4), ("gated", 4, 1, 2), ("delta", 2, 1, 2), ("linear", 4, 2, 4), ("gated_delta", 3, 3, 3)):
+        feeds = {"q": floats(2, 5, queries * 4), "k": floats(2, 5, keys * 4), "v": floats(2, 5, states * 3), "s": floats(2, states, 4, 3)}
+        if "gated" in rule:
+            feeds["g"] = -np.abs(floats(2, 5, states * 4 if queries == 4 else states))
+        if "delta" in rule:
+            feeds["b"] = floats(2, 5, states)
+        heads = dict(q_num_heads=queries, kv_num_heads=states)
+        node = helper.make_node("LinearAttention", ["q", "k", "v", "s", "g" if "g" in feeds else "", "b" if "b" in feeds else ""], ["y", "p"], domain="com.microsoft", update_rule=rule, **heads)
+        made, (y, p) = run(node, feeds), attended(feeds["q"], feeds["k"], feeds["v"], feeds["s"], feeds.get("g"), feeds.get("b"), rule, heads)
+        np.testing.assert_allclose(made("y"), y, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(made("p"), p, rtol=1e-4, atol=1e-5)
+
+    for dilation, taps, last, behind, states_last in ((1, 4, 0, (6,), -1), (3, 2, 0, (6,), -1), (2, 3, 1, (6,), -1), (2, 3, 1, (2, 3), -1), (1, 3, 1, (6,), 0), (1, 3, 0, (6,), 1), (1, 1, 1, (6,), -1), (2, 1, 0, (6,), -1)):
+        before = (taps - 1) * dilation
+        x, w, b, s = floats(2, 5, 6), floats(6, 1, taps), floats(6), floats(2, before, 6)  # [B, L, C] and [B, before, C]
+        rows = np.concatenate([s, x], 1).astype("f8")
+        y = sum(rows[:, j * dilation:j * dilation + 5] * w[:, 0, j] for j in range(taps)) + b
+        y = y / (1 + np.exp(-y))
+        laid = lambda value, channels_last: value.reshape(*value.shape[:2], *(behind if last else (6,))) if channels_last else value.transpose(0, 2, 1)
+        in_states = last if states_last < 0 else states_last
+        more = {} if states_last < 0 else {"state_channels_last": states_last}
+        node = helper.make_node("CausalConvWithState", ["x", "w", "b", "s" if before else ""], ["y", "p"], domain="com.microsoft", activation="silu", dilation=dilation, channels_last=last, **more)
+        feeds = {"x": np.ascontiguousarray(laid(x, last))}
+        if before:
+            feeds["s"] = np.ascontiguousarray(laid(s, in_states))
+        made = run(node, feeds, [("w", w), ("b", b)])
+        np.testing.assert_allclose(made("y"), laid(y, last), rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(made("p"), laid(rows[:, 5:].astype("f4"), in_states))
+
+    refusals = {"state_window": (2, "state_window"), "ndim": (2, "ndim"), "dilation": (0, "expected 1 to 65536, found 0"), "state_length": (9, "expected the 2 rows that the taps reach back, found 9"), "input_channels": (3, "expected all 6, found 3")}
+    for name, (value, text) in refusals.items():
+        graph = helper.make_graph([helper.make_node("CausalConvWithState", ["x", "w"], ["y"], domain="com.microsoft", **{name: value})], "graph", [tensor("x", TensorProto.FLOAT, ["B", 6, "L"])],
+                                  [tensor("y", TensorProto.FLOAT)], [helper.make_tensor("w", TensorProto.FLOAT, [6, 1, 3], np.zeros(18, "f4"))])
+        onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=10), path)
+        refused = subprocess.run([oracle.MILLRACE, "inspect", path], capture_output=True, text=True, timeout=60)
+        assert refused.returncode == 1 and text in refused.stderr, refused.stderr
+
+
 def default_states(folder):
     """An initializer that is an input too is a constant, unless --state names it: then sequences begin with it."""
     values = np.array([[1, 2]], "f4")
@@ -158,7 +230,7 @@ def numbers_of_iterations(folder):
     np.testing.assert_array_equal(made("y"), [[0], [1], [2]])
 
 
-for test in (unsigned_integers, bf16_files, lists, branches, live_states, default_states, bytes_in_order, numbers_of_iterations):
+for test in (unsigned_integers, bf16_files, lists, branches, live_states, states_of_onnx_runtime, default_states, bytes_in_order, numbers_of_iterations):
     with tempfile.TemporaryDirectory() as folder:
         test(folder)
-print("edges of run: integers without a dtype, bf16, lists, a choice that is a constant, states without --state, states with defaults, bytes in order, numbers of iterations in a list")
+print("edges of run: integers without a dtype, bf16, lists, a choice that is a constant, states without --state, states of ONNX Runtime, states with defaults, bytes in order, numbers of iterations in a list")

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/layers/causal_conv.h>
 
+#include <string>
+#include <utility>
+
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/builder/ops.h>
@@ -27,16 +30,16 @@ build::Var rows() { return build::input("x", VarType(DType::f64, {DDim::unknown,
 TEST_CASE("a causal convolution sums the rows before with its kernel, and gives them back behind the last step") {
   Random random(1);
   const std::vector<std::int64_t> lengths{3, 0, 5, 1};
-  for (const std::int64_t kernel : {1, 2, 4})
+  for (const auto& [kernel, dilation] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {2, 1}, {4, 1}, {1, 3}, {2, 3}, {3, 2}})
     for (const bool boots : {false, true}) {
-      INFO("kernel ", kernel, ", boots ", boots);
+      INFO("kernel ", kernel, ", dilation ", dilation, ", boots ", boots);
       const Tensor w = random_tensor(random, {channels, kernel}, 1, DType::f64), b = random_tensor(random, {channels}, 1, DType::f64);
-      const std::int64_t before = kernel - 1;
+      const std::int64_t before = (kernel - 1) * dilation;
       const bool given = boots && before > 0;
       const Program program = built_program([&] {
         build::Var initial;
         if (given) initial = build::input("s", VarType(DType::f64, {DDim::unknown, channels * before}));
-        const layers::Unrolled made = layers::causal_conv({rows()}, build::parameter("w", w), build::parameter("b", b), initial);
+        const layers::Unrolled made = layers::causal_conv({rows()}, build::parameter("w", w), build::parameter("b", b), initial, dilation);
         build::output("y", made.output);
         if (before > 0) build::output("last", made.last.at(0));
       });
@@ -56,7 +59,7 @@ TEST_CASE("a causal convolution sums the rows before with its kernel, and gives 
         for (std::int64_t c = 0; c < channels; ++c) {
           for (std::int64_t t = 0; t < length; ++t) {
             double sum = b[make_ddim({c})];
-            for (std::int64_t j = 0; j < kernel; ++j) sum += w[make_ddim({c, j})] * earlier(t - before + j, c);
+            for (std::int64_t j = 0; j < kernel; ++j) sum += w[make_ddim({c, j})] * earlier(t - before + j * dilation, c);
             CHECK(found["y"].tensor()[make_ddim({row + t, c})] == doctest::Approx(sum).epsilon(1e-12));
           }
           for (std::int64_t j = 0; j < before; ++j)
@@ -121,4 +124,10 @@ TEST_CASE("a causal convolution names a kernel that does not fit the rows") {
   const std::string text =
       build_refusal([] { layers::causal_conv({rows()}, build::parameter("w", Tensor::from<double>({1, 2, 3, 4}).reshape({2, 2}))); });
   CHECK(says(text, {"[C, K]", "f64[2, 2]", "f64[?, 3]"}));
+  for (const std::int64_t dilation : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{70000}, std::int64_t{1} << 62})
+    CHECK(says(build_refusal([&] {
+                 layers::causal_conv({rows()}, build::parameter("w", Tensor::from<double>({1, 2, 3, 4, 5, 6}).reshape({channels, 2})), {},
+                                     {}, dilation);
+               }),
+               {"dilation of at least 1", "65536 rows", std::to_string(dilation)}));
 }

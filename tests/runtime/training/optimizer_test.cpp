@@ -89,9 +89,9 @@ TEST_CASE("momenta of a weight without gradients fade to zeros, not to numbers o
     options.beta2 = 0.9;
     if (kind == Kind::sgd) options.momentum = 0.9;
     Optimizer optimizer(options);
-    Tensors weights{{"w", Tensor::from<float>(std::vector<float>(20, 1.0f))}};
+    Tensors weights{{"w", Tensor::from(std::vector<float>(20, 1.0f), DDim{20})}};
     for (int step = 0; step < 1000; ++step)
-      optimizer.update(weights, {{"w", Tensor::from<float>(std::vector<float>(20, step == 0 ? 1.0f : 0.0f))}}, 0.1);
+      optimizer.update(weights, {{"w", Tensor::from(std::vector<float>(20, step == 0 ? 1.0f : 0.0f), DDim{20})}}, 0.1);
     for (const auto& [name, kept] : optimizer.state()) {
       INFO(name);
       if (name.ends_with("/m") || name.ends_with("/v") || name.ends_with("/momentum"))
