@@ -11,7 +11,7 @@ namespace millrace {
 /// Known weights of a convolution in the order of its k, for units in the lanes. Few places leave vectors of places empty, and meet each weight so seldom
 /// that weights far apart are late.
 struct UnitWeights {
-  Tensor packed;
+  Tensor packed;   ///< along one axis, as conv1d.h packs them
   Tensor weights;  ///< as they were given
 };
 

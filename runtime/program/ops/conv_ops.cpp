@@ -78,6 +78,13 @@ std::optional<ConvDesc> over_places(const Conv1dDesc& desc, const Place& place) 
 /// where a group has one unit, which would fill one lane of a vector of units.
 std::int64_t many_places(const Conv1dDesc& desc) { return desc.out_channels == desc.groups ? 0 : desc.stride == 1 ? 64 : 96; }
 
+/// Whether the weights of a group fill a second cache, so that rows meet them block by block of k, and the next block is fetched ahead: from 8 rows on, 0.8 to 0.95 of
+/// the time of whole panels, with the same bits and the same packed weights.
+bool from_afar(const Conv1dDesc& desc) {
+  return desc.out_channels / desc.groups >= 16 &&
+         desc.in_channels / desc.groups * desc.kernel * (desc.out_channels / desc.groups) >= 1 << 17;
+}
+
 /// The arithmetic of attribute `steps`, none without it.
 std::vector<ArithmeticStep> arithmetic_of(const Attributes& attributes) {
   return attributes.find("steps") == nullptr ? std::vector<ArithmeticStep>{} : steps_of(attributes.get<std::string>("steps"));
@@ -109,17 +116,20 @@ OpKernel prepare_conv1d(const PrepareContext& context) {
   }
   const Conv1dPlan plan = make_conv1d(with_weights(form, *weights), context.place());
   PackingStream stream;
-  return [plan, steps, packed = PackedMatrix{context.placed(pack(plan, *weights, stream).data)},
-          places = over_places(plan.desc(), context.place()),
-          held = context.place().is_cpu() ? computed_weights(*weights) : *weights](OpContext& context_) {
+  const Tensor packed = context.placed(pack(plan, *weights, stream).data);
+  const Tensor held = context.place().is_cpu() ? computed_weights(*weights) : *weights;
+  return [plan, steps, packed = PackedMatrix{packed}, places = over_places(plan.desc(), context.place()),
+          known = UnitWeights{packed, held}](OpContext& context_) {
     const Tensor& x = context_.tensor(0);
     const Conv1dDesc& desc = plan.desc();
-    if (places && desc.out_length(x.dim(2)) >= many_places(desc)) {
-      const Tensor* bias = context_.has(2) ? &context_.tensor(2) : nullptr;
-      return context_.set(0, conv(*places, x, held, bias, context_.stream(), nullptr, with_operands(steps, context_)));
-    }
+    const std::int64_t length = places ? desc.out_length(x.dim(2)) : 0;
+    const Tensor* bias = context_.has(2) ? &context_.tensor(2) : nullptr;
+    if (places && length >= many_places(desc))
+      return context_.set(0, conv(*places, x, known.weights, bias, context_.stream(), nullptr, with_operands(steps, context_)));
+    if (places && from_afar(desc) && few_places(desc.out_channels / desc.groups, x.dim(0), length) && length > 1 && x.dim(0) * length >= 8)
+      return context_.set(0, conv(*places, x, known, bias, context_.stream(), with_operands(steps, context_)));
     Tensor out(desc.dtype, DDim{x.dim(0), desc.out_channels, desc.out_length(x.dim(2))}, context_.stream().memory());
-    run(plan, packed, x, context_.has(2) ? &context_.tensor(2) : nullptr, out, context_.stream());
+    run(plan, packed, x, bias, out, context_.stream());
     context_.set(0, steps.empty() ? std::move(out) : take_steps(with_operands(steps, context_), out, context_.stream()));
   };
 }
