@@ -25,7 +25,7 @@ template <class D, class F, class V = hn::Vec<D>>
 HWY_INLINE V EachLane(D d, V x, F f) {
   HWY_ALIGN hn::TFromD<D> lanes[hn::MaxLanes(d)];
   hn::Store(x, d, lanes);
-  for (std::size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = f(as_arithmetic_has(lanes[i]));
+  for (std::size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = f(flushed(lanes[i]));
   return hn::Load(d, lanes);
 }
 

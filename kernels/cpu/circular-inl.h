@@ -25,7 +25,7 @@ HWY_NOINLINE V WithLibrary(D d, V x, V y, M mask) {
   hn::Store(y, d, to);
   hn::Store(hn::IfThenElseZero(mask, hn::Set(d, 1.0f)), d, chosen);
   for (std::size_t i = 0; i < hn::Lanes(d); ++i)
-    if (const float number = as_arithmetic_has(from[i]); chosen[i] != 0) to[i] = Turns == 0 ? std::sin(number) : std::cos(number);
+    if (const float number = flushed(from[i]); chosen[i] != 0) to[i] = Turns == 0 ? std::sin(number) : std::cos(number);
   return hn::Load(d, to);
 }
 

@@ -2,24 +2,27 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
+
+#include <millrace/tensor/kernel_floats.h>
 
 namespace millrace::cpu {
 
-/// `x` as arithmetic has it (kernel_floats.h): where a subnormal equals zero, the zero of its sign. The C library looks at bits instead.
+/// `x` as arithmetic reads and writes it: the zero of its sign below the normal numbers. The C library looks at bits instead.
 template <class T>
-T as_arithmetic_has(T x) {
-  return x == T{0} ? std::copysign(T{0}, x) : x;
+T flushed(T x) {
+  return KernelFloats::flushes && std::abs(x) < std::numeric_limits<T>::min() ? std::copysign(T{0}, x) : x;
 }
 
 /// Powers and remainders of floats, element by element: the C library's, but for squares.
 template <class T>
 T float_power(T x, T y) {
-  return y == T{2} ? x * x : as_arithmetic_has(std::pow(as_arithmetic_has(x), as_arithmetic_has(y)));
+  return y == T{2} ? x * x : flushed(std::pow(flushed(x), flushed(y)));
 }
 
 template <class T>
 T float_fmod(T x, T y) {
-  return as_arithmetic_has(std::fmod(as_arithmetic_has(x), as_arithmetic_has(y)));
+  return flushed(std::fmod(flushed(x), flushed(y)));
 }
 
 /// The remainder with the sign of y.

@@ -106,10 +106,8 @@ bool BlockWalker::needs_task(const CompiledOp& op, VarScope& scope, const BlockE
 }
 
 /// Starts the ops of a block in order, from `end->next` on. An op that can run at once runs here; one that has to wait becomes a task of `ops`, and so
-/// do loops and branches. Without `ops` it stops before the first that has to wait, and says false; the thread has the environment `floats` then, but while
-/// it is suspended. The caller that awaits it holds the arguments.
-task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, const ScopePtr* held_scope, BlockEnd* end, Scope* ops,
-                             KernelFloats* floats) {
+/// do loops and branches. Without `ops` it stops before the first that has to wait, and says false. The caller that awaits it holds the arguments.
+task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, const ScopePtr* held_scope, BlockEnd* end, Scope* ops) {
   TaskInfo& me = co_await this_task::info();
   const ScopePtr& scope = *held_scope;
   HeldWriters held;
@@ -126,16 +124,17 @@ task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, co
     if (i == block->test && !end->iteration) walker->begin_iteration(scope, *end);
     if (op.kind == CompiledOp::Kind::break_if) {
       const Value* condition = walker->state_->find(op.inputs[0], *scope);
+      bool breaks = false;
       if (condition != nullptr && is_known(*condition)) {
-        end->broke = known_truth(*condition, op.op->type);
+        breaks = known_truth(*condition, op.op->type);
       } else if (ops == nullptr) {
         co_return false;
       } else {
         PendingValue later = walker->state_->pending(op.inputs[0], scope);
-        end->broke = co_await truth(std::move(later), op.op->type);
+        breaks = co_await truth(std::move(later), op.op->type);
       }
-      if (!end->broke) continue;
-      for (std::size_t k = 1; k < op.inputs.size(); ++k) end->results.push_back(walker->state_->pending(op.inputs[k], scope));
+      if (!breaks) continue;
+      walker->end_by_break(op, scope, *end);
       co_return true;
     }
     const bool long_loop = end->tried == i && op.kind == CompiledOp::Kind::while_loop;
@@ -149,9 +148,7 @@ task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, co
       walker->spawn_op(op, scope, *end, *ops, me);
       keep = true;
     } else {
-      if (floats != nullptr) floats->restore();
       co_await walker->ops_->run_task(&op, scope);
-      if (floats != nullptr) floats->set();
     }
     if (ops != nullptr && op.makes_written) walker->hold_made(held, *block, op.outputs, *scope, me);
     if (!held.writers.empty()) held.release_after(i);
@@ -179,23 +176,41 @@ bool BlockWalker::run_at_once(const CompiledBlock& block, std::size_t place, con
 }
 
 bool BlockWalker::walk_at_once(const TaskInfo& task) {
-  const CompiledBlock& block = state_->compiled().block(0);
   KernelFloats floats;
   floats.set();
   begun_ = make_pooled<BlockEnd>();
-  begun_->appends.resize(block.appended.size());
-  const ScopePtr& scope = state_->root();
+  if (walk_ready(state_->compiled().block(0), state_->root(), *begun_, task)) return true;
+  begun_->tried = begun_->next;
+  return false;
+}
+
+/// The break of a body, with the values that it hands out.
+void BlockWalker::end_by_break(const CompiledOp& op, const ScopePtr& scope, BlockEnd& end) const {
+  end.broke = true;
+  for (std::size_t k = 1; k < op.inputs.size(); ++k) end.results.push_back(state_->pending(op.inputs[k], scope));
+}
+
+/// Runs the ops of a block in the caller, from `end.next` on. False: the op at `end.next` has to wait or to be awaited, and has not begun.
+bool BlockWalker::walk_ready(const CompiledBlock& block, const ScopePtr& scope, BlockEnd& end, const TaskInfo& task) {
+  end.appends.resize(block.appended.size());
   const bool keep = state_->options().keep_step_scopes;
-  for (std::size_t& i = begun_->next; i < block.ops.size(); ++i) {
+  for (std::size_t& i = end.next; i < block.ops.size(); ++i) {
+    const CompiledOp& op = block.ops[i];
     task.check_goes_on();
-    if (i == block.test && !begun_->iteration) begin_iteration(scope, *begun_);
-    if (!run_at_once(block, i, scope, *begun_)) {
-      begun_->tried = i;
-      return false;
+    if (i == block.test && !end.iteration) begin_iteration(scope, end);
+    if (op.kind == CompiledOp::Kind::break_if) {
+      const Value* condition = state_->find(op.inputs[0], *scope);
+      if (condition == nullptr || !is_known(*condition)) return false;
+      if (!known_truth(*condition, op.op->type)) continue;
+      end_by_break(op, scope, end);
+      return true;
     }
+    if (!run_at_once(block, i, scope, end)) return false;
     if (keep) continue;
-    for (const std::size_t dead : block.ops[i].last_uses) scope->drop(dead);
+    for (const std::size_t dead : op.last_uses) scope->drop(dead);
   }
+  if (block.test == block.ops.size() && !end.iteration) begin_iteration(scope, end);
+  add_results(block, scope, end);
   return true;
 }
 
@@ -261,7 +276,7 @@ task<void> BlockWalker::run_block(std::shared_ptr<BlockWalker> walker, const Com
   Scope ops(me);
   std::exception_ptr failed;
   try {
-    co_await walk(walker.get(), block, &scope, end.get(), &ops, nullptr);
+    co_await walk(walker.get(), block, &scope, end.get(), &ops);
   } catch (...) {
     failed = std::current_exception();
   }
@@ -313,6 +328,9 @@ namespace {
 /// for something else than ready tasks use them up, and overlap from then on.
 constexpr std::size_t turns_of_op = 64;
 
+/// Iterations that wait for nothing, between two turns of other tasks.
+constexpr int iterations_of_turn = 32;
+
 /// ", iteration 2 of while 1": the iterations of outer loops that a scope lies in.
 std::string enclosing_iterations(const VarScope& scope) {
   std::string text;
@@ -357,56 +375,112 @@ task<void> BlockWalker::take_ended(std::deque<Spawned<void>>* under_way, std::si
   }
 }
 
+/// A loop that is interpreted, between two iterations or within one.
+struct BlockWalker::Iterations {
+  const CompiledBlock& body;
+  const ScopePtr& outer;
+  const std::string& name;
+  std::int64_t max_trips, condition;   ///< as the attributes say; -1: none
+  std::vector<PendingValue>* carried;  ///< between iterations
+  std::int64_t iteration;
+  ScopePtr step = nullptr;               ///< of the iteration
+  EndPtr end = make_pooled<BlockEnd>();  ///< of the iteration
+
+  bool is_last() const { return max_trips >= 0 && iteration >= max_trips; }
+  const PendingValue* test() const { return condition < 0 ? nullptr : &(*carried)[static_cast<std::size_t>(condition)]; }
+  void begin() {
+    next_step(step, outer, body, iteration);
+    for (std::size_t i = 0; i < carried->size(); ++i) set_or_link(std::move((*carried)[i]), *step, body.params[i]);
+  }
+  /// Behind an iteration that has ended.
+  void go_on() {
+    carried->swap(end->results);
+    end->begin_again();
+    ++iteration;
+  }
+};
+
+/// Walks iterations in the caller, one after the other, `most` of them or up to what has to wait.
+BlockWalker::Stop BlockWalker::walk_iterations(Iterations& loop, int most, const TaskInfo& task) {
+  KernelFloats floats;
+  floats.set();
+  for (; most > 0; --most) {
+    task.check_goes_on();
+    if (loop.is_last()) return Stop::ended;
+    if (const PendingValue* const test = loop.test()) {
+      if (!is_there(*test)) return Stop::at_condition;
+      if (!known_truth(test->value, loop.name)) return Stop::ended;
+    }
+    loop.begin();
+    if (!walk_ready(loop.body, loop.step, *loop.end, task)) return Stop::in_iteration;
+    const bool broke = loop.end->broke;
+    loop.go_on();
+    if (broke) return Stop::ended;
+  }
+  return Stop::at_turn;
+}
+
 task<void> BlockWalker::run_iterations(std::shared_ptr<BlockWalker> walker, const CompiledOp* op, ScopePtr scope, Scope* iterations,
                                        LoopStart* start) {
-  std::vector<PendingValue>* const carried = &start->carried;
+  TaskInfo& me = co_await this_task::info();
   const CompiledBlock& body = walker->state_->block(op->sub_block);
   const Attributes& attributes = op->op->attributes;
-  const std::int64_t max_trips = attributes.get_or<std::int64_t>("max_trips", -1);
-  const std::int64_t condition = attributes.get_or<std::int64_t>("condition", -1);
   const auto parallel = static_cast<std::size_t>(attributes.get_or<std::int64_t>("parallel_iterations", 8));
-  const std::string& name = op->name;
   const std::string within = enclosing_iterations(*scope);
   const bool at_once = walker->may_walk_at_once(body);
-  ScopePtr step;
-  auto end = make_pooled<BlockEnd>();
+  Iterations loop{body,
+                  scope,
+                  op->name,
+                  attributes.get_or<std::int64_t>("max_trips", -1),
+                  attributes.get_or<std::int64_t>("condition", -1),
+                  &start->carried,
+                  start->iteration};
   std::deque<Spawned<void>> under_way;
-  KernelFloats floats;  // around as many iterations as are walked one after the other
   std::size_t turns = walker->state_->compiled().device->place().is_cpu() ? turns_of_op * body.ops.size() : 0;
-  for (std::int64_t iteration = start->iteration; max_trips < 0 || iteration < max_trips; ++iteration) {
-    co_await this_task::checkpoint();
-    if (condition >= 0) {
-      const PendingValue& next = (*carried)[static_cast<std::size_t>(condition)];
-      if (!is_there(next)) floats.restore();
-      const bool again = co_await goes_on(&next, &name);
-      if (!again) co_return;
-    }
-    next_step(step, scope, body, iteration);
-    for (std::size_t i = 0; i < carried->size(); ++i) set_or_link(std::move((*carried)[i]), *step, body.params[i]);
-    bool walked = false;
+  for (;;) {
+    Stop stop = Stop::at_condition;
     if (at_once) {
-      floats.set();
-      walked = co_await walk(walker.get(), &body, &step, end.get(), nullptr, &floats);
+      stop = walker->walk_iterations(loop, under_way.empty() ? iterations_of_turn : 1, me);
+      if (stop == Stop::ended) co_return;
+      if (stop == Stop::at_turn) {
+        if (under_way.empty())
+          co_await this_task::yield();
+        else
+          co_await take_ended(&under_way, parallel);
+        continue;
+      }
     }
+    if (stop != Stop::in_iteration) {
+      co_await this_task::checkpoint();
+      if (loop.is_last()) co_return;
+      if (const PendingValue* const test = loop.test()) {
+        const bool again = co_await goes_on(test, &loop.name);
+        if (!again) co_return;
+      }
+      loop.begin();
+    }
+    bool walked = false;
+    if (at_once) walked = co_await walk(walker.get(), &body, &loop.step, loop.end.get(), nullptr);
     if (!walked) {
-      floats.restore();
-      std::string iteration_name = fmt::format("{} iteration {}{}", name, iteration, within);
-      end->walked.emplace("the ops of " + iteration_name);
-      under_way.push_back(iterations->start(run_block(walker, &body, std::move(step), end), std::move(iteration_name)));
-      co_await end->walked->wait();
+      std::string iteration_name = fmt::format("{} iteration {}{}", loop.name, loop.iteration, within);
+      loop.end->walked.emplace("the ops of " + iteration_name);
+      under_way.push_back(iterations->start(run_block(walker, &body, std::move(loop.step), loop.end), std::move(iteration_name)));
+      co_await loop.end->walked->wait();
       // An iteration that ends first leaves the next one nothing to wait for: it needs no tasks.
       const std::size_t given = turns;
       for (; turns > 0 && !under_way.back().ended(); --turns) co_await this_task::yield();
       if (under_way.back().ended()) turns = given;
     }
-    carried->swap(end->results);
-    if (end->broke) co_return;
-    if (!walked) end = make_pooled<BlockEnd>(std::move(end->appends));
-    end->begin_again();
-    if (!under_way.empty()) {
-      floats.restore();
-      co_await take_ended(&under_way, parallel);
+    const bool broke = loop.end->broke;
+    if (walked) {
+      loop.go_on();
+    } else {
+      loop.carried->swap(loop.end->results);
+      loop.end = make_pooled<BlockEnd>(std::move(loop.end->appends));
+      ++loop.iteration;
     }
+    if (broke) co_return;
+    if (!under_way.empty()) co_await take_ended(&under_way, parallel);
   }
 }
 

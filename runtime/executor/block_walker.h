@@ -19,8 +19,6 @@
 
 namespace millrace {
 
-class KernelFloats;
-
 /// Walks the blocks of one run of an executable: starts their ops in order, each iteration of an interpreted loop, each branch. An op whose
 /// inputs are there runs where it stands, and so does a branch of such ops; one that has to wait becomes a task, and so do loops and other branches.
 class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
@@ -63,9 +61,12 @@ class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
     void add(HeldWriters more);
   };
 
+  struct Iterations;
+  /// Where `walk_iterations` came to: the loop has ended, a condition has to be awaited, an iteration has begun and has to wait, or others have a turn.
+  enum class Stop { ended, at_condition, in_iteration, at_turn };
+
   static task<void> run_block(std::shared_ptr<BlockWalker> walker, const CompiledBlock* block, ScopePtr scope, EndPtr end);
-  static task<bool> walk(BlockWalker* walker, const CompiledBlock* block, const ScopePtr* scope, BlockEnd* end, Scope* ops,
-                         KernelFloats* floats);
+  static task<bool> walk(BlockWalker* walker, const CompiledBlock* block, const ScopePtr* scope, BlockEnd* end, Scope* ops);
   static task<void> run_op(std::shared_ptr<BlockWalker> walker, const CompiledOp* op, ScopePtr scope, HeldWriters held,
                            std::vector<GatePtr> before, GatePtr done);
   static task<void> do_op(std::shared_ptr<BlockWalker> walker, const CompiledOp* op, ScopePtr scope);
@@ -76,6 +77,9 @@ class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
   static bool is_there(const PendingValue& condition);
   static task<bool> goes_on(const PendingValue* condition, const std::string* loop);
   static task<void> take_ended(std::deque<Spawned<void>>* under_way, std::size_t most);
+  bool walk_ready(const CompiledBlock& block, const ScopePtr& scope, BlockEnd& end, const TaskInfo& task);
+  void end_by_break(const CompiledOp& op, const ScopePtr& scope, BlockEnd& end) const;
+  Stop walk_iterations(Iterations& loop, int most, const TaskInfo& task);
   bool may_walk_at_once(const CompiledBlock& body) const;
   static void next_step(ScopePtr& step, const ScopePtr& outer, const CompiledBlock& body, std::int64_t iteration);
   bool needs_task(const CompiledOp& op, VarScope& scope, const BlockEnd& end) const;

@@ -102,7 +102,7 @@ Optimizer::Optimizer(const OptimizerOptions& options) : options_(options) {
   expect(options.beta1 >= 0 && options.beta1 < 1, "beta1 in [0, 1)", options.beta1);
   expect(options.beta2 >= 0 && options.beta2 < 1, "beta2 in [0, 1)", options.beta2);
   // Without it, a weight whose gradients are all 0 would become 0 / 0.
-  expect(options.epsilon >= std::numeric_limits<float>::min(), "a finite epsilon of at least 1.17549e-38, the least normal f32",
+  expect(options.epsilon >= std::numeric_limits<float>::min(), "a finite epsilon of at least 1.1754944e-38, the least normal f32",
          options.epsilon);
   expect(options.weight_decay >= 0, "a finite weight decay of at least 0", options.weight_decay);
 }

@@ -49,9 +49,9 @@ Tensor expected_product(const Tensor& x, const Tensor& x_scales, const Tensor& w
 void expect_quantized(const float* x, std::int64_t k, const std::int8_t* values, float scale) {
   float most = 0;
   for (std::int64_t i = 0; i < k; ++i) most = std::max(most, std::abs(x[i]));
-  CHECK(scale == most / 127.0f);
+  CHECK(scale == flushed(most / 127.0f));
   const float moved = scale < 0x1p-107f ? 0x1p64f : 1.0f;
-  const float factor = most == 0 ? 0.0f : 127.0f / (most * moved);
+  const float factor = scale == 0 ? 0.0f : 127.0f / (most * moved);
   for (std::int64_t i = 0; i < k; ++i)
     CHECK(static_cast<float>(values[i]) == std::clamp(std::nearbyintf(x[i] * moved * factor), -127.0f, 127.0f));
 }
@@ -112,13 +112,15 @@ TEST_CASE("rows of the least numbers are quantized as others are, on every devic
   });
 }
 
-TEST_CASE("a row of subnormals is quantized as the row that arithmetic reads") {
+TEST_CASE("a row of subnormals, or whose scale is one, is quantized as the row that arithmetic reads") {
   CpuDevice device;
-  const std::vector<float> numbers{1e-40f, -3e-45f, 0.0f};
-  std::vector<float> read;
-  for (const float number : numbers) read.push_back(flushed(number));
-  const QuantizedRows made = quantize_rows(Tensor::from<float>(numbers, DDim{1, 3}), device.stream(0));
-  expect_quantized(read.data(), 3, made.values.data<std::int8_t>(), made.scales.data<float>()[0]);
+  for (const float most : {1e-40f, 0x1p-126f, 1e-36f, 0x1p-119f}) {
+    const std::vector<float> numbers{most, -3e-45f, 0.0f, most / 4};
+    std::vector<float> read;
+    for (const float number : numbers) read.push_back(flushed(number));
+    const QuantizedRows made = quantize_rows(Tensor::from<float>(numbers, DDim{1, 4}), device.stream(0));
+    expect_quantized(read.data(), 4, made.values.data<std::int8_t>(), made.scales.data<float>()[0]);
+  }
 }
 
 TEST_CASE("products of i8 are exact sums, scaled, with the same bits on every instruction set, with any rows and threads") {

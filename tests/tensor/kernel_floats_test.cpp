@@ -31,11 +31,7 @@ float least_raised() {
   return raised;
 }
 
-#if defined(__x86_64__) || defined(__aarch64__)
-constexpr bool flushes = true;
-#else
-constexpr bool flushes = false;
-#endif
+constexpr bool flushes = KernelFloats::flushes;
 constexpr double kept = flushes ? 0 : 0x1p-30;
 
 }  // namespace

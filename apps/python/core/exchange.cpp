@@ -252,7 +252,12 @@ bool exports_memory(nb::handle x) {
 
 std::optional<Tensor> widened_from(nb::handle x, DType wanted) {
   if (wanted != DType::i32 && wanted != DType::i64) return {};
-  if (PyObject_CheckBuffer(x.ptr()) == 0) return exports_memory(x) ? widened_from_dlpack(x, wanted) : std::nullopt;
+  if (PyObject_CheckBuffer(x.ptr()) == 0) {
+    if (!exports_memory(x)) return {};
+    // An object that names another dtype is exported once, where its dtype is checked.
+    const std::string name = nb::hasattr(x, "dtype") ? nb::cast<std::string>(nb::str(x.attr("dtype"))) : "uint";
+    return name.find("uint") != name.npos || name.find("int16") != name.npos ? widened_from_dlpack(x, wanted) : std::nullopt;
+  }
   const Buffer held(x);
   if (!held.valid()) {
     PyErr_Clear();

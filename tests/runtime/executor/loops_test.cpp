@@ -10,6 +10,10 @@
 
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/task/scope.h>
+#include <millrace/runtime/task/sync_wait.h>
+#include <millrace/runtime/task/this_task.h>
+#include <millrace/runtime/task/thread_executor.h>
 #include <support/built.h>
 #include <support/flushed.h>
 #include <support/program_runs.h>
@@ -26,6 +30,26 @@ const VarType scalar(DType::f32, {});
 
 Floats floats(const RunResult& result, const std::string& name) { return result[name].tensor().to_vector<float>(); }
 float number(const RunResult& result, const std::string& name) { return static_cast<float>(result[name].tensor().item()); }
+
+/// Looks at a number below 2^-126, again and again between turns of other tasks.
+millrace::task<void> small_numbers(int looks) {
+  int lost = 0;
+  for (int look = 0; look < looks; ++look) {
+    volatile float least = std::numeric_limits<float>::min();
+    if (!(least * 0.5f > 0)) ++lost;
+    co_await millrace::this_task::yield();
+  }
+  CHECK(lost == 0);
+}
+
+millrace::task<void> beside_small_numbers(millrace::Executable executable, Feeds feeds, millrace::RunOptions options) {
+  millrace::TaskInfo& me = co_await millrace::this_task::info();
+  millrace::Scope scope(me);
+  scope.spawn(small_numbers(500), "small numbers");
+  const RunResult result = co_await millrace::run(executable, feeds, options);
+  CHECK(result.iterations == 1000);
+  co_await scope.join();
+}
 
 Tensor rows(std::initializer_list<float> values, std::int64_t columns) {
   return Tensor::from(Floats(values), {static_cast<std::int64_t>(values.size()) / columns, columns});
@@ -222,7 +246,7 @@ TEST_CASE("a memory that fades to nothing becomes zeros in every backend, and th
       WhileLoop loop = while_loop({step, x});
       {
         const auto frame = loop.frame();
-        loop.break_if(equal(step, constant(200)));
+        loop.break_if(equal(step, constant(130)));
         Var next = x * 0.5;
         if (branches)
           next =
@@ -234,7 +258,7 @@ TEST_CASE("a memory that fades to nothing becomes zeros in every backend, and th
     });
     const Feeds feeds{{"x", Tensor::from<float>({1, -3})}};
     const auto halved = [](float number) {
-      for (int i = 0; i < 200; ++i) number = millrace::testing::flushed(number * 0.5f);
+      for (int i = 0; i < 130; ++i) number = millrace::testing::flushed(number * 0.5f);
       return number;
     };
     const Floats expected{halved(1), halved(-3)};
@@ -246,6 +270,31 @@ TEST_CASE("a memory that fades to nothing becomes zeros in every backend, and th
     CHECK(floats(on_cpu(program, feeds, interpreted), "x") == expected);
     volatile float least = std::numeric_limits<float>::min();
     CHECK(least * 0.5f > 0);
+  }
+}
+
+TEST_CASE("tasks beside an interpreted loop, and the threads behind it, keep small numbers") {
+  const Program program = built_program([] {
+    Var x = input("x", VarType(DType::f32, {2}));
+    Var step = constant(0);
+    WhileLoop loop = while_loop({step, x});
+    {
+      const auto frame = loop.frame();
+      loop.break_if(equal(step, constant(1000)));
+      x.update(x * 0.5);
+      step.update(step + 1);
+    }
+    output("x", x);
+  });
+  const millrace::Executable executable(program);
+  millrace::RunOptions interpreted;
+  interpreted.backend = millrace::Backend::interpreted;
+  const Feeds feeds{{"x", Tensor::from<float>({1, -3})}};
+  millrace::sync_wait(beside_small_numbers(executable, feeds, interpreted));
+  millrace::ThreadExecutor threads(2);
+  for (int again = 0; again < 10; ++again) {
+    millrace::sync_wait(threads, beside_small_numbers(executable, feeds, interpreted));
+    millrace::sync_wait(threads, small_numbers(4));
   }
 }
 

@@ -10,6 +10,7 @@
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/training/optimizer.h>
+#include <millrace/tensor/kernel_floats.h>
 
 using namespace millrace;
 using namespace millrace::training;
@@ -82,7 +83,6 @@ TEST_CASE("copies that others hold keep their values, and a weight without gradi
   CHECK(weights.at("a").to_vector<float>() != before);
 }
 
-#if defined(__x86_64__) || defined(__aarch64__)
 TEST_CASE("momenta of a weight without gradients fade to zeros, not to numbers on which a processor is slow") {
   for (const Kind kind : {Kind::sgd, Kind::adam, Kind::adamw}) {
     OptimizerOptions options = of(kind);
@@ -95,11 +95,10 @@ TEST_CASE("momenta of a weight without gradients fade to zeros, not to numbers o
     for (const auto& [name, kept] : optimizer.state()) {
       INFO(name);
       if (name.ends_with("/m") || name.ends_with("/v") || name.ends_with("/momentum"))
-        CHECK(kept.to_vector<float>() == std::vector<float>(20, 0.0f));
+        CHECK((kept.to_vector<float>() == std::vector<float>(20, 0.0f)) == KernelFloats::flushes);
     }
   }
 }
-#endif
 
 TEST_CASE("a restored optimizer goes on with the same bits") {
   for (const Kind kind : {Kind::sgd, Kind::adam, Kind::adamw}) {
@@ -148,7 +147,7 @@ TEST_CASE("what does not fit is refused, and changes nothing") {
                                                                                   {1e-60, "1e-60"},
                                                                                   {1e-39, "1e-39"}}) {
     options.epsilon = epsilon;
-    const std::string what = "optimizer: expected a finite epsilon of at least 1.17549e-38, the least normal f32, found " + found;
+    const std::string what = "optimizer: expected a finite epsilon of at least 1.1754944e-38, the least normal f32, found " + found;
     CHECK_THROWS_WITH_AS(Optimizer{options}, what.c_str(), ArgumentError);
   }
 }

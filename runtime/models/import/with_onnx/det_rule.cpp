@@ -70,7 +70,7 @@ void det(Importer& to, const Node& node, const char*) {
   std::vector<Extent> extents;
   for (int axis = 0; axis < rank - 2; ++axis) extents.push_back(extent_at(to, x, axis));
   extents.resize(static_cast<std::size_t>(rank), rows >= 0 ? extent_at(to, x, rank - 2) : extent_at(to, x, rank - 1));
-  const VarId square = reshaped(to, f.taken(x), extents);  // which refuses a matrix of other columns than rows in a run
+  const VarId square = reshaped(to, f.taken(x), extents, true);  // which refuses a matrix of other columns than rows in a run
   const VarId size = value_of(to, extents.back());
   const VarId none = f.reduced("sum", f.where(f.op("equal", square, square), f.number(0), f.number(0)), {-1}, false);  // [.., M]
   Elimination now{square, f.op("equal", none, 0.0), f.plus(f.reduced("sum", none, {-1}, true), 1.0)};

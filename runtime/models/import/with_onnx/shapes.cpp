@@ -150,11 +150,11 @@ Extent divided(Importer& to, VarId x, int axis, std::int64_t by) {
   return {all.known / by, no_var};
 }
 
-VarId reshaped(Importer& to, VarId x, const std::vector<Extent>& extents) {
+VarId reshaped(Importer& to, VarId x, const std::vector<Extent>& extents, bool exact) {
   Ints shape;
   for (const Extent& extent : extents) shape.push_back(extent.known);
   const auto count = [&](std::int64_t value) { return std::count(shape.begin(), shape.end(), value); };
-  if (count(-1) <= 1 && count(0) == 0) return to.emit1("reshape", {x}, {{"shape", shape}});
+  if (count(-1) <= (exact ? 0 : 1) && count(0) == 0) return to.emit1("reshape", {x}, {{"shape", shape}});
   std::vector<VarId> parts;
   for (const Extent& extent : extents)
     parts.push_back(extent.known >= 0 ? to.literal(Ints{extent.known}) : to.emit1("reshape", {extent.var}, {{"shape", Ints{1}}}));

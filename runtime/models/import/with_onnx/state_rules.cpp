@@ -63,7 +63,7 @@ void linear_attention(Importer& to, const Node& node, const char*) {
   options.query_heads = heads(node, "q_num_heads");
   options.heads = heads(node, "kv_num_heads");
   options.update = update_of(node);
-  const auto width = [&](VarId x) { return (*to.type(x).shape)[2]; };
+  const auto width = [&](VarId x) { return to.type(x).rank() == 3 ? (*to.type(x).shape)[2] : DDim::unknown; };
   const auto shares = [&](std::int64_t heads) { return heads > 0 && heads < options.heads && options.heads % heads == 0; };
   if (width(q) > 0 && width(q) % options.query_heads == 0) {
     const std::int64_t keys = width(q) / options.query_heads;
@@ -99,7 +99,8 @@ ConvLayout conv_layout(const Node& node, const VarType& given, const VarType& we
   ConvLayout made{(*weight.shape)[0], {}, states < 0 ? last : states != 0};
   if (last) made.behind.assign((*given.shape).begin() + 2, (*given.shape).end());
   std::int64_t elements = 1;
-  for (const std::int64_t extent : made.behind) elements = extent < 0 || elements < 0 || extent > made.channels ? -1 : std::min(elements * extent, made.channels + 1);
+  for (const std::int64_t extent : made.behind)
+    elements = extent < 0 || elements < 0 || extent > made.channels ? -1 : std::min(elements * extent, made.channels + 1);
   if (last && elements != made.channels)
     throw UnsupportedError("expected channels last whose known extents make " + std::to_string(made.channels) + ", found " +
                            given.to_string());

@@ -54,7 +54,7 @@ void expect_bits_of_kernel(Random& random, const Conv1dDesc& desc, std::int64_t 
   }
   CpuDevice device;
   const Tensor wanted = conv1d(desc, x, weights, &bias, device.stream(0));
-  CHECK(same_bits(on_cpu(program, {{"x", x}})["y"].tensor().tensor(), wanted));
+  CHECK(same_bits(on_cpu(program, {{"x", x}})["y"].tensor(), wanted));
 }
 
 }  // namespace

@@ -97,6 +97,10 @@ TEST_CASE("Det of singular, empty and NaN matrices, and of none") {
     CHECK(std::isnan(of(rows, 2)));
   CHECK_THROWS_AS(det_of(Tensor(DType::f32, DDim{2, 3}), {2, 3}), ProgramError);
   CHECK_THROWS_AS(det_of(testing::ones({2, 3}), {-1, -1}), ShapeError);
+  for (const Ints& extents : {Ints{-1, 3, -1}, Ints{2, 3, -1}, Ints{-1, -1, 6}, Ints{-1, -1, -1}}) {
+    CAPTURE(extents.size());
+    CHECK_THROWS_AS(det_of(testing::ones({2, 3, 6}), extents), ShapeError);
+  }
 }
 
 // ---- Conv
