@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include <millrace/runtime/models/import/with_onnx/formula.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
@@ -256,14 +257,18 @@ class Phases {
   std::vector<Ends> ends_;
 };
 
-/// Whether `var` is known before a run: held by the file, or made of such values alone, as dequantized and cast weights are, by at most `depth` ops one behind
-/// the other.
-bool is_known(Importer& to, VarId var, int depth = 12) {
-  if (to.program().constant(var) != nullptr) return true;
-  const Op* const made = to.maker(var);
-  if (made == nullptr || depth == 0 || !to.program().registry().at(made->type).pure) return false;
-  return std::all_of(made->inputs.begin(), made->inputs.end(),
-                     [&](VarId input) { return input == no_var || is_known(to, input, depth - 1); });
+/// Whether `var` is known before a run: held by the file, or made of such values alone, as dequantized and cast weights are, by a few ops.
+bool is_known(Importer& to, VarId var) {
+  constexpr std::size_t most = 64;
+  std::vector<VarId> met{var};
+  for (std::size_t i = 0; i < met.size(); ++i) {
+    if (to.program().constant(met[i]) != nullptr) continue;
+    const Op* const made = to.maker(met[i]);
+    if (made == nullptr || met.size() > most || !to.program().registry().at(made->type).pure) return false;
+    for (const VarId input : made->inputs)
+      if (input != no_var && std::find(met.begin(), met.end(), input) == met.end()) met.push_back(input);
+  }
+  return true;
 }
 
 void conv_transpose(Importer& to, const Node& node, const char*) {

@@ -226,7 +226,7 @@ void stft(Importer& to, const Node& node, const char*) {
   VarId frames = step.known > 0 && length.known > 0 ? unfold(to, x, 1, {.kernel = length.known, .stride = step.known}, 0, 0)
                                                     : unfold_by(to, x, 1, length, step);
   if (window != no_var) {
-    const VarId by = to.emit1("unsqueeze", {window}, {{"axes", Ints{1}}});
+    const VarId by = to.emit1("unsqueeze", {reshaped(to, window, {length}, true)}, {{"axes", Ints{1}}});
     frames = to.emit1("mul", {frames, by});
   }
   const bool real = (*to.type(x).shape)[2] == 1;

@@ -163,9 +163,9 @@ VarId convolved_by(Importer& to, const Node& node, VarId x, VarId w, VarId bias)
   for (int i = 0; i < spatial; ++i) extents.push_back(extent_at(to, apart, 2 + spatial + i));
   const VarId result = reshaped(to, made, extents);
   if (bias == no_var) return result;
-  Ints along(static_cast<std::size_t>(rank) - 1, 1);
-  along[0] = -1;
-  return to.emit1("add", {result, to.emit1("reshape", {bias}, {{"shape", along}})});
+  std::vector<Extent> along(static_cast<std::size_t>(rank) - 1, Extent{1, no_var});
+  along[0] = extent_at(to, w, 0);
+  return to.emit1("add", {result, reshaped(to, bias, along, true)});
 }
 
 void conv(Importer& to, const Node& node, const char*) {

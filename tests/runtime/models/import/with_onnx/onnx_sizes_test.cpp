@@ -144,6 +144,7 @@ TEST_CASE("A convolution whose kernel only the run knows gives what one of a kno
   }
   const Sizes one = {.x = {1, 5, 9}, .w = {4, 3, 3}, .strides = {1}, .dilations = {1}, .pads = {}};
   CHECK_THROWS_AS(convolution(testing::ones(one.x), testing::ones(one.w), testing::ones({4}), one, true), ShapeError);
+  CHECK_THROWS_AS(convolution(testing::ones({1, 3, 9}), testing::ones(one.w), testing::ones({1}), one, true), ShapeError);
 }
 
 // ---- Col2Im
@@ -179,7 +180,8 @@ TEST_CASE("Col2Im takes extents of the image and of a block that a run computes,
 
 TEST_CASE("An STFT takes a step and a length that a run computes, with the bits of those that the file holds") {
   Random random(11);
-  const Tensor x = random_tensor(random, DDim{2, 40, 1}), window = random_tensor(random, DDim{8});
+  const Tensor x = random_tensor(random, DDim{2, 40, 1});
+  Tensor window = random_tensor(random, DDim{8});
   const auto made = [&](bool known, bool windowed, bool says_length, const Tensor& signal) {
     GraphBuilder graph;
     graph.input("x", {-1, -1, 1}).output("y");
@@ -202,6 +204,10 @@ TEST_CASE("An STFT takes a step and a length that a run computes, with the bits 
   CHECK(same_bits(made(false, false, true, x), made(true, false, true, x)));
   CHECK(made(false, true, true, x.slice(1, 0, 6).copy_to(CpuPlace{})).dims() == DDim{2, 0, 5, 2});  // no whole frame
   CHECK_THROWS_AS(made(false, false, false, x), ProgramError);
+  for (const std::int64_t other : {1, 7, 16}) {
+    window = testing::ones({other});
+    CHECK_THROWS_AS(made(false, true, true, x), ShapeError);
+  }
 }
 
 // ---- Unique
