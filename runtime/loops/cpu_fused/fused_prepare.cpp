@@ -22,6 +22,9 @@ constexpr std::int64_t part_rows = 64;
 /// Multiply-adds below which a second thread costs more than it saves.
 constexpr std::int64_t thread_work = 1 << 20;
 
+/// From so many bytes on a state has memory of its own, which is handed on behind the last iteration; a copy of fewer costs less than the memory.
+constexpr std::int64_t handed_on_bytes = 64 << 10;
+
 /// Up to so many rows are as dear as one where weights come from far: the threads share the weights, not the rows.
 constexpr std::int64_t shared_rows = 4;
 
@@ -335,7 +338,15 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
     part.side.assign(operands.states.size(), 0);
     for (std::size_t i = 0; i < operands.states.size(); ++i) {
       const std::int64_t width = initial[i].dims().erased(0).elements();
-      for (std::size_t side = 0; side < 2; ++side) part.held[2 * i + side].resize(count * width * size, arena, stream);
+      for (std::size_t side = 0; side < 2; ++side) {
+        LineBuffer& held = part.held[2 * i + side];
+        if (pieces > 1 || count * width * size < handed_on_bytes) {
+          held.resize(count * width * size, arena, stream);
+        } else {
+          part.handed_on.emplace_back(dtype, DDim{count, width}, stream.memory());
+          held.stand_in(part.handed_on.back());
+        }
+      }
       part.states.push_back({part.held[2 * i].data(), width});
     }
     for (int k = 0; k < 2; ++k) {

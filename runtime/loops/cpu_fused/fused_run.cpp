@@ -311,13 +311,10 @@ void FusedRun::State::run_iterations(Part& part, std::int64_t begin, std::int64_
   keep_states(part, count);
 }
 
-/// The rows of the states that the part begins with; they may have been made on the stream itself.
+/// The rows of the states that the part begins with, where they lie; they may have been made on the stream itself. No iteration writes where it reads a state.
 void FusedRun::State::take_initial(Part& part) const {
-  for (std::size_t i = 0; i < initial.size(); ++i) {
-    const std::int64_t row = part.states[i].stride * size;
-    std::memcpy(part.held[2 * i].data(), static_cast<const std::byte*>(initial[i].raw()) + part.first * row,
-                static_cast<std::size_t>((part.last - part.first) * row));
-  }
+  for (std::size_t i = 0; i < initial.size(); ++i)
+    part.states[i].first = static_cast<std::byte*>(initial[i].raw_mutable()) + part.first * part.states[i].stride * size;
 }
 
 /// Whether the iteration changes nothing for the rows of the part. Rows that move between iterations do so in each of them.
@@ -416,6 +413,31 @@ const FusedRun::State::Target& FusedRun::State::target_of(std::size_t output) co
   return is_behind ? behind_targets[from.place - loop->step_outputs_] : step_targets[from.place];
 }
 
+/// A state behind the last iteration: its rows that still live.
+Tensor FusedRun::State::last_rows(std::size_t state, StreamRef stream) const {
+  DDim dims = initial[state].dims();
+  dims[0] = rows_of(done - 1);
+  const std::int64_t width = dims.erased(0).elements();
+  for (const Part& part : parts) {  // the only one, if it hands anything on
+    const auto is_here = [&](const RowView& view) { return view.first == part.states[state].first; };
+    const bool alone = std::count_if(part.states.begin(), part.states.end(), is_here) == 1;  // two states in one memory are two tensors
+    for (const Tensor& memory : part.handed_on) {
+      if (!alone || memory.raw() != part.states[state].first) continue;
+      memory.storage()->mark_written();
+      return memory.rows(0, dims[0]).reshape(dims);
+    }
+  }
+  Tensor made(dtype, dims, stream.memory());
+  for (const Part& part : parts) {
+    const std::int64_t count = live(part, done - 1);
+    if (count == 0) continue;
+    std::memcpy(static_cast<std::byte*>(made.raw_mutable()) + part.first * width * size, part.states[state].first,
+                static_cast<std::size_t>(count * width * size));
+  }
+  made.storage()->mark_written();
+  return made;
+}
+
 std::vector<SlotValue> FusedRun::finish() {
   State& state = *state_;
   const auto iterations = static_cast<std::size_t>(state.done);
@@ -450,17 +472,7 @@ std::vector<SlotValue> FusedRun::finish() {
   std::vector<SlotValue> last;
   last.reserve(state.initial.size());
   for (std::size_t i = 0; i < state.initial.size(); ++i) {
-    DDim dims = state.initial[i].dims();
-    dims[0] = state.rows_of(state.done - 1);
-    Tensor made(state.dtype, dims, stream_.memory());
-    const std::int64_t width = dims.erased(0).elements();
-    for (const State::Part& part : state.parts) {
-      const std::int64_t count = state.live(part, state.done - 1);
-      if (count == 0) continue;
-      std::memcpy(static_cast<std::byte*>(made.raw_mutable()) + part.first * width * state.size, part.states[i].first,
-                  static_cast<std::size_t>(count * width * state.size));
-    }
-    made.storage()->mark_written();
+    Tensor made = state.last_rows(i, stream_);
     if (form().unbatched) made = made.select(0, 0);
     for (std::size_t output = 0; output < state.last_of.size(); ++output) {
       if (state.last_of[output] != i) continue;

@@ -43,6 +43,8 @@ class LineArena {
 class LineBuffer {
  public:
   void resize(std::int64_t bytes, LineArena& arena, StreamRef stream) { first_ = arena.take(bytes, stream); }
+  /// The elements of a tensor that somebody else keeps.
+  void stand_in(const Tensor& memory) { first_ = static_cast<std::byte*>(memory.raw_mutable()); }
   std::byte* data() const { return first_; }
 
  private:
@@ -74,6 +76,7 @@ struct FusedRun::State {
     std::int64_t last = 0;
     PooledVector<RowView> states;    // now
     PooledVector<LineBuffer> held;   // two for each state, where nothing else keeps it
+    PooledVector<Tensor> handed_on;  // the memory of `held` where it is large: the last state is handed on without a copy
     PooledVector<int> side;          // which of the two is now
     PooledVector<LineBuffer> ahead;  // outputs of `ahead` that are not outputs of the loop
     PooledVector<LineBuffer> step;   // outputs of `step` for `behind`
@@ -147,6 +150,7 @@ struct FusedRun::State {
   void make_outputs(StreamRef stream);
   void make_parts(int threads, StreamRef stream);
   void take_initial(Part& part) const;
+  Tensor last_rows(std::size_t state, StreamRef stream) const;
   bool worth_sharing() const;
   void run_shared(ThreadTeam& team, std::int64_t begin, std::int64_t end);
   void run_part(Part& part, std::int64_t begin, std::int64_t end);

@@ -397,6 +397,39 @@ TEST_CASE("a state that is handed on as it is, and read without rows that left, 
   CHECK(compare(program, {{"x", LoDTensor(x, lod)}, {"kept", Tensor::from(std::vector<float>{1, 2, 3}, {3, 1})}}) == 0);
 }
 
+TEST_CASE("large states are read where they lie and handed on without a copy, and what a run began with keeps its bits") {
+  Random random(9);
+  constexpr std::int64_t width = 20000;  // 80 kB a row
+  const CellCase cell{"large", 1, {width, width, 3}, [](const Var& x, const std::vector<Var>& states) {
+                        const Var next = states[0] * 0.5 + x;
+                        return CellStep{slice(next, 1, 0, 2), {next, states[0] + states[1], states[2] + x}};
+                      }};
+  for (const bool boots : {false, true})
+    for (const auto& lengths : std::vector<std::vector<std::int64_t>>{{1}, {4}, {3, 0, 5, 1}, {0, 2}, {0}}) {
+      CAPTURE(boots);
+      CAPTURE(lengths.size());
+      const Program program = over_rows(cell, boots, false);
+      const LoD lod = LoD::from_lengths({lengths});
+      const auto count = static_cast<std::int64_t>(lengths.size());
+      Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), 1}), lod)}};
+      std::vector<Tensor> given;
+      for (std::size_t i = 0; boots && i < cell.widths.size(); ++i) {
+        given.push_back(random_tensor(random, {count, cell.widths[i]}));
+        feeds["boot" + std::to_string(i)] = given.back();
+      }
+      std::vector<std::vector<float>> before;
+      for (const Tensor& each : given) before.push_back(each.to_vector<float>());
+      compare(program, feeds);
+      const RunResult once = on_cpu(program, feeds), again = on_cpu(program, feeds);
+      CHECK(bits(once) == bits(again));
+      for (std::size_t i = 0; i < given.size(); ++i) {
+        CHECK(given[i].to_vector<float>() == before[i]);
+        CHECK(!once["last" + std::to_string(i)].tensor().shares_storage_with(given[i]));
+      }
+      CHECK(!once["last0"].tensor().shares_storage_with(once["last1"].tensor()));
+    }
+}
+
 TEST_CASE("a write with other rows than its slot takes fails in every backend, though nothing reads the array") {
   Program program;
   {
