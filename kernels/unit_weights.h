@@ -12,7 +12,7 @@ namespace millrace {
 /// that weights far apart are late.
 struct UnitWeights {
   Tensor packed;   ///< along one axis, as conv1d.h packs them
-  Tensor weights;  ///< as they were given
+  Tensor weights;  ///< in row-major order, of the packed dtype
 };
 
 /// Whether packed weights are faster for so many images of so many places, by `units` of a group: the places of all images are at most 64, and fewer by

@@ -97,7 +97,11 @@ void run_group(const Conv1dPlan& plan, const Unfold<T>& unfold, std::int64_t gro
   constexpr std::int64_t room_elements = room_bytes / static_cast<std::int64_t>(sizeof(T));
   const std::int64_t most_rows =
       std::clamp<std::int64_t>(rows_bytes / static_cast<std::int64_t>(sizeof(T)) / std::max<std::int64_t>(1, layout.k), 1, max_rows);
-  const std::int64_t parts = (rows + most_rows - 1) / most_rows, chunk = (rows + parts - 1) / parts;
+  // Where panels are fewer than threads, rows are cut as far as the stack's room goes.
+  const std::int64_t small = std::clamp<std::int64_t>(room_elements / std::max<std::int64_t>(1, layout.k), 1, max_rows);
+  const std::int64_t cuts = (context.team().size() + layout.panels() - 1) / layout.panels();
+  const std::int64_t parts = std::max((rows + most_rows - 1) / most_rows, std::min(cuts, (rows + small - 1) / small));
+  const std::int64_t chunk = (rows + parts - 1) / parts;
   each_span(context.team(), rows, chunk, layout.panels(), layout.panel_stride(),
             [&](std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t last) {
               alignas(64) T room[room_elements];

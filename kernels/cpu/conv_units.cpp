@@ -34,7 +34,10 @@ class UnitGroup {
 
   void run(const T* packed, const T* bias, ThreadTeam& team) const {
     const PackedLayout layout = conv_units_layout(dtype_of<T>, std::ssize(offsets_), units_);
-    each_span(team, rows_, max_rows, layout.panels(), layout.panel_stride(),
+    // Where panels are fewer than threads, rows are cut too.
+    const std::int64_t cuts =
+        std::max<std::int64_t>((team.size() + layout.panels() - 1) / layout.panels(), (rows_ + max_rows - 1) / max_rows);
+    each_span(team, rows_, (rows_ + cuts - 1) / cuts, layout.panels(), layout.panel_stride(),
               [&](std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t last) {
                 const T* places[max_rows];
                 for (std::int64_t i = 0; i < count; ++i) places[i] = place(row + i);

@@ -163,7 +163,7 @@ void QuantizeRow(const float* x, std::int64_t k, std::int8_t* values, float* sca
   // 127 / m may be beyond f32: both sides of the product are moved by a power of two, which rounds nothing.
   const float moved = *scale < 0x1p-107f ? 0x1p64f : 1.0f;
   const auto shift = hn::Set(d, moved);
-  const auto factor = hn::Set(d, *scale == 0 ? 0.0f : 127.0f / (m * moved));  // a scale that is no number makes zeros
+  const auto factor = hn::Set(d, *scale == 0 ? 0.0f : 127.0f / (m * moved));  // the row of a scale that becomes 0 is zeros
   const auto limit = hn::Set(d, 127.0f);
   for (std::int64_t i = 0; i < k; i += Lanes()) {
     const auto scaled = hn::Mul(hn::Mul(LoadFirst(d, x + i, k - i), shift), factor);

@@ -412,7 +412,10 @@ BlockWalker::Stop BlockWalker::walk_iterations(Iterations& loop, int most, const
       if (!known_truth(test->value, loop.name)) return Stop::ended;
     }
     loop.begin();
-    if (!walk_ready(loop.body, loop.step, *loop.end, task)) return Stop::in_iteration;
+    if (!walk_ready(loop.body, loop.step, *loop.end, task)) {
+      loop.end->tried = loop.end->next;
+      return Stop::in_iteration;
+    }
     const bool broke = loop.end->broke;
     loop.go_on();
     if (broke) return Stop::ended;

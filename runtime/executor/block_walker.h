@@ -49,6 +49,7 @@ class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
     /// As new, for the next iteration.
     void begin_again() {
       next = 0;
+      tried.reset();
       broke = iteration = false;
       results.clear();
     }

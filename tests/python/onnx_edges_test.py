@@ -176,6 +176,26 @@ def states_of_onnx_runtime(folder):
         np.testing.assert_allclose(made("y"), laid(y, last), rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(made("p"), laid(rows[:, 5:].astype("f4"), in_states))
 
+    def inspected(node, inputs, weights=()):
+        known = [helper.make_tensor(name, TensorProto.FLOAT, value.shape, value.flatten()) for name, value in weights]
+        graph = helper.make_graph([node], "graph", [tensor(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()], [tensor(name, TensorProto.FLOAT) for name in node.output], known)
+        onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=10), path)
+        return subprocess.run([oracle.MILLRACE, "inspect", path], capture_output=True, text=True, timeout=60)
+
+    # States that are laid out otherwise, and inputs that an update has no use for.
+    conv = lambda **attributes: helper.make_node("CausalConvWithState", ["x", "w", "", "s"], ["y", "p"], domain="com.microsoft", **attributes)
+    taps = [("w", floats(6, 1, 3))]
+    for attributes, x, good, bad in (({}, ["B", 6, "L"], ["B", 6, 2], ["B", 2, 6]), ({"channels_last": 1}, ["B", "L", 6], ["B", 2, 6], ["B", 6, 2]), ({"channels_last": 1}, ["B", "L", 2, "e"], ["B", 2, 2, 3], ["B", 2, 6]),
+                                     ({"dilation": 2}, ["B", 6, "L"], ["B", 6, 4], ["B", 12, 2])):
+        assert inspected(conv(**attributes), {"x": x, "s": good}, taps).returncode == 0, (attributes, inspected(conv(**attributes), {"x": x, "s": good}, taps).stderr)
+        refused = inspected(conv(**attributes), {"x": x, "s": bad}, taps)
+        assert refused.returncode == 1 and "expected a past_state" in refused.stderr, refused.stderr
+    attention = helper.make_node("LinearAttention", ["q", "k", "v", "s", "g", "b"], ["y"], domain="com.microsoft", q_num_heads=2, kv_num_heads=2, update_rule="linear")
+    rows = {"q": ["B", "T", 8], "k": ["B", "T", 8], "v": ["B", "T", 6], "g": ["B", "T", 2], "b": ["B", "T", 2]}
+    assert inspected(attention, {**rows, "s": ["B", 2, 4, 3]}).returncode == 0
+    refused = inspected(attention, {**rows, "s": ["B", 2, 3, 4]})
+    assert refused.returncode == 1 and "expected a past_state [?, 2, 4, 3]" in refused.stderr, refused.stderr
+
     refusals = {"state_window": (2, "state_window"), "ndim": (2, "ndim"), "dilation": (0, "expected 1 to 65536, found 0"), "state_length": (9, "expected the 2 rows that the taps reach back, found 9"), "input_channels": (3, "expected all 6, found 3")}
     for name, (value, text) in refusals.items():
         graph = helper.make_graph([helper.make_node("CausalConvWithState", ["x", "w"], ["y"], domain="com.microsoft", **{name: value})], "graph", [tensor("x", TensorProto.FLOAT, ["B", 6, "L"])],

@@ -254,9 +254,12 @@ std::optional<Tensor> widened_from(nb::handle x, DType wanted) {
   if (wanted != DType::i32 && wanted != DType::i64) return {};
   if (PyObject_CheckBuffer(x.ptr()) == 0) {
     if (!exports_memory(x)) return {};
-    // An object that names another dtype is exported once, where its dtype is checked.
-    const std::string name = nb::hasattr(x, "dtype") ? nb::cast<std::string>(nb::str(x.attr("dtype"))) : "uint";
-    return name.find("uint") != name.npos || name.find("int16") != name.npos ? widened_from_dlpack(x, wanted) : std::nullopt;
+    // A tensor of PyTorch or an array of NumPy's kind that names a dtype which needs no widening is exported once, where its dtype is checked.
+    const std::string name = nb::hasattr(x, "dtype") ? nb::cast<std::string>(nb::str(x.attr("dtype"))) : "";
+    const bool unsigned_or_short = name.find("uint") != name.npos || name.find("int16") != name.npos;
+    for (const char* fits : {"float", "bool", "int32", "int64"})
+      if (!unsigned_or_short && name.find(fits) != name.npos) return {};
+    return widened_from_dlpack(x, wanted);
   }
   const Buffer held(x);
   if (!held.valid()) {

@@ -44,8 +44,8 @@ Extent product(Importer& to, VarId x, int begin, int end);
 inline constexpr std::int64_t most_heads = 1 << 16;
 /// [N, S, heads·D] with the heads apart: the axes N, S, heads, D in the order `perm`.
 VarId with_heads(Importer& to, VarId x, std::int64_t heads, const std::vector<std::int64_t>& perm);
-/// `x` with these extents: an attribute as far as they are known, else the shape is computed in the run. `exact`: a run compares each extent, also an open
-/// one that follows from the others.
+/// `x` with these extents: an attribute as far as they are known, else the shape is computed in the run. `exact`: a run computes all of them, and refuses
+/// another number of elements, also where one open extent would follow from the others.
 VarId reshaped(Importer& to, VarId x, const std::vector<Extent>& extents, bool exact = false);
 /// `made`, whose extents are `list`: its type says those that are known.
 VarId with_extents(Importer& to, VarId made, VarId list);

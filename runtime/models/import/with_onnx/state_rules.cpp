@@ -39,6 +39,14 @@ std::int64_t heads(const Node& node, const char* name) {
   return count;
 }
 
+/// ProgramError where a state is known to have other extents.
+void expect_state(const VarType& found, const DDim& wanted) {
+  bool fits = !found.shape || found.rank() == wanted.rank();
+  for (int axis = 0; fits && found.shape && axis < wanted.rank(); ++axis)
+    fits = wanted[axis] < 0 || (*found.shape)[axis] < 0 || wanted[axis] == (*found.shape)[axis];
+  if (!fits) throw ProgramError("expected a past_state " + wanted.to_string() + ", found " + found.to_string());
+}
+
 /// Rows [T, B, heads·D] with each head repeated, so that there are `wanted`, a multiple.
 VarId repeated_heads(Importer& to, const Formula& f, VarId x, std::int64_t heads, std::int64_t wanted) {
   Ints index;
@@ -55,14 +63,17 @@ void linear_attention(Importer& to, const Node& node, const char*) {
   const Formula f(to, dtype == DType::f64 ? DType::f64 : DType::f32);
   const auto steps = [&](std::size_t input) { return node.has(input) ? turned(to, f.taken(to.in(node, input)), {1, 0, 2}) : no_var; };
   VarId q = steps(0), k = steps(1);
-  const VarId v = steps(2), decay = steps(4), rate = steps(5);
-  const VarId past = node.has(3) ? f.reshaped(f.taken(to.in(node, 3)), {0, -1}) : no_var;
+  const layers::StateUpdate update = update_of(node);
+  // ONNX Runtime takes inputs that the update has no use for.
+  const bool gated = update == layers::StateUpdate::gated || update == layers::StateUpdate::gated_delta;
+  const bool corrected = update == layers::StateUpdate::delta || update == layers::StateUpdate::gated_delta;
+  const VarId v = steps(2), decay = gated ? steps(4) : no_var, rate = corrected ? steps(5) : no_var;
   node.pass_over("chunk_size");
   node.expect_integer("state_window", 0);
   layers::LinearAttentionOptions options;
   options.query_heads = heads(node, "q_num_heads");
   options.heads = heads(node, "kv_num_heads");
-  options.update = update_of(node);
+  options.update = update;
   const auto width = [&](VarId x) { return to.type(x).rank() == 3 ? (*to.type(x).shape)[2] : DDim::unknown; };
   const auto shares = [&](std::int64_t heads) { return heads > 0 && heads < options.heads && options.heads % heads == 0; };
   if (width(q) > 0 && width(q) % options.query_heads == 0) {
@@ -74,6 +85,12 @@ void linear_attention(Importer& to, const Node& node, const char*) {
     }
   }
   if (const double scale = node.real("scale", 0); scale != 0) options.scale = scale;
+  VarId past = no_var;
+  if (node.has(3)) {
+    const auto part = [&](VarId x) { return width(x) > 0 ? width(x) / options.heads : DDim::unknown; };
+    expect_state(to.type(to.in(node, 3)), {DDim::unknown, options.heads, part(k), part(v)});
+    past = f.reshaped(f.taken(to.in(node, 3)), {0, -1});
+  }
   const layers::Unrolled made =
       layer(to, [&] { return layers::linear_attention({var(q), var(k), var(v), var(decay), var(rate)}, options, var(past)); });
   to.bind(node, 0, f.cast(turned(to, made.output.id(), {1, 0, 2}), dtype));
@@ -98,9 +115,16 @@ ConvLayout conv_layout(const Node& node, const VarType& given, const VarType& we
                            " and weight [C, 1, K] of known extents, found " + given.to_string() + " and " + weight.to_string());
   ConvLayout made{(*weight.shape)[0], {}, states < 0 ? last : states != 0};
   if (last) made.behind.assign((*given.shape).begin() + 2, (*given.shape).end());
+  if (states < -1 || states > 1) throw ProgramError("attribute state_channels_last: expected -1, 0 or 1, found " + std::to_string(states));
+  // One open extent follows from the channels and the others.
   std::int64_t elements = 1;
+  const auto open = std::find(made.behind.begin(), made.behind.end(), DDim::unknown);
   for (const std::int64_t extent : made.behind)
-    elements = extent < 0 || elements < 0 || extent > made.channels ? -1 : std::min(elements * extent, made.channels + 1);
+    if (extent >= 0) elements = std::min(elements * std::min(extent, made.channels + 1), made.channels + 1);
+  if (open != made.behind.end() && elements > 0 && made.channels % elements == 0) {
+    *open = made.channels / elements;
+    elements = std::count(made.behind.begin(), made.behind.end(), DDim::unknown) == 0 ? made.channels : 0;
+  }
   if (last && elements != made.channels)
     throw UnsupportedError("expected channels last whose known extents make " + std::to_string(made.channels) + ", found " +
                            given.to_string());
@@ -129,6 +153,13 @@ void causal_conv(Importer& to, const Node& node, const char*) {
   const VarId kernel = f.reshaped(weight, {channels, taps});
   const VarId bias = to.in_or_none(node, 2);
   VarId past = no_var;
+  if (node.has(3)) {
+    DDim state{DDim::unknown, layout.states ? before : channels};
+    if (!layout.states) state = state.inserted(2, before);
+    for (const std::int64_t extent : layout.states ? (last ? layout.behind : Ints{channels}) : Ints{})
+      state = state.inserted(state.rank(), extent);
+    expect_state(to.type(to.in(node, 3)), state);
+  }
   if (node.has(3) && before > 0) {
     past = to.in(node, 3);
     if (layout.states) past = turned(to, to.rank(past) > 3 ? f.reshaped(past, {0, 0, channels}) : past, {0, 2, 1});
