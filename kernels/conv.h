@@ -55,7 +55,7 @@ Tensor take_steps(const ConvSteps& steps, const Tensor& made, StreamRef stream);
 
 /// x [N, in_channels, L1, …] of any strides, weights of as many axes, bias [out_channels] or null; of one dtype on host memory. f16 and bf16 are computed
 /// in f32 and rounded once, ahead of relu and `steps`; weights and bias may be in f32 there, which saves a conversion. Bits depend neither on N
-/// nor on threads, nor on `taps`, those of these weights or null: an x with an element that is not finite meets all of them. `steps` have the bits of
+/// nor on threads, nor on `taps`, those of these weights or null, but for the sign of a zero: an x with an element that is not finite meets all of them. `steps` have the bits of
 /// `arithmetic` of the result; operands of one element, of one for each unit, or of the extents of the result are met while results are in a cache. ShapeError,
 /// DTypeError, ArgumentError name both sides; PlaceError for other memory.
 Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream,

@@ -6,8 +6,8 @@
 namespace millrace {
 
 /// The floating-point environment of kernels, for the calling thread: round to nearest and, on x86 and AArch64, every exception masked, and a
-/// subnormal operand or result of arithmetic is a zero of its sign. What only chooses among elements (extremes, `where`, sorting) may give a subnormal one as it is, or as
-/// zero. A processor takes a hundred times as long for a product of subnormals, and the states of a
+/// subnormal operand or result of arithmetic is a zero of its sign. An operation that only chooses among elements (extremes, `where`, sorting) may give a
+/// subnormal one as it is, or as zero. A processor takes a hundred times as long for a product of subnormals, and the states of a
 /// recurrence that fades away stay among them for ever. Other processors keep subnormals.
 ///
 /// The switch takes tens of nanoseconds, a look at the environment two. Code that runs many small kernels one after the other holds the environment around

@@ -173,7 +173,7 @@ void RunConv(const ConvCall<T>& call) {
   } while (begin < call.k);
 }
 
-/// Results behind their relu and their ending: in memory, for results of units lie side by side.
+/// Results behind their relu and their ending, in memory, so that a compiler makes the code of an ending once for all heights of a tile.
 template <class T>
 HWY_NOINLINE void EndUnits(const UnitsCall<T>& call, T* to, std::int64_t vectors) {
   const hn::ScalableTag<T> d;

@@ -10,7 +10,7 @@
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | MILLRACE_LEFT_OUT_TARGETS)
 
 // Operations of emulated vectors are loops over lanes. Inlined before they are optimized, as those of one instruction are, they take half of the time that it
-// takes to compile a large source; one that defines MILLRACE_LARGE has them optimized first. In others some loops are only vectorized where all is inlined first.
+// takes to compile a large source; a source that defines MILLRACE_LARGE has them optimized first. In other sources a compiler vectorizes some loops only where all is inlined first.
 // From 1.0.4 on Highway emulates none on x86, for it has HWY_SSE2.
 #include <hwy/base.h>
 #if defined(MILLRACE_LARGE) && HWY_ARCH_X86 && !defined(HWY_SSE2)
