@@ -6,6 +6,7 @@
 #include <millrace/runtime/models/import/with_onnx/formula.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
+#include <millrace/runtime/program/op_registry.h>
 
 /// The reverse directions: transposed convolutions, channels that become places, and sums over neighbouring channels.
 namespace millrace::importing {
