@@ -4,6 +4,7 @@
 #include <atomic>
 #include <deque>
 #include <mutex>
+#include <optional>
 
 #include <millrace/tensor/kernel_floats.h>
 #include <millrace/tensor/work_failure.h>
@@ -31,7 +32,7 @@ struct CpuStream::Queue {
     }
     return (found & busy) == 0;
   }
-  KernelFloats floats;  // of the thread that has entered
+  std::optional<KernelFloats> floats;  // of the thread that has entered
   std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
 };
 
@@ -45,12 +46,12 @@ bool CpuStream::enter() noexcept {
   do {
     if ((found & (Queue::busy | Queue::queued)) != 0) return false;
   } while (!queue_->word.compare_exchange_weak(found, (found + Queue::one) | Queue::busy, std::memory_order_acq_rel));
-  queue_->floats.set();
+  queue_->floats.emplace();
   return true;
 }
 
 void CpuStream::leave(std::exception_ptr) noexcept {
-  queue_->floats.restore();
+  queue_->floats.reset();
   std::uint64_t found = queue_->word.load(std::memory_order_relaxed);
   const bool alone = (found & Queue::queued) == 0;
   if (!alone || !queue_->word.compare_exchange_strong(found, found & ~Queue::busy, std::memory_order_acq_rel)) return drain();
@@ -115,8 +116,7 @@ void CpuStream::drain() noexcept {
       continue;
     }
     if (failed) continue;  // work behind a failure does not run
-    KernelFloats floats;
-    floats.set();
+    const KernelFloats floats;
     try {
       item.work->run(context_);
     } catch (...) {

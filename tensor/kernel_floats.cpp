@@ -33,17 +33,12 @@ void apply(std::uint64_t to) noexcept { std::fesetround(static_cast<int>(to)); }
 
 }  // namespace
 
-void KernelFloats::set() noexcept {
-  if (changed_) return;
-  found_ = settings();
-  changed_ = (found_ & ~flags) != of_kernels;
+KernelFloats::KernelFloats() noexcept : found_(settings()), changed_((found_ & ~flags) != of_kernels) {
   if (changed_) apply(of_kernels);
 }
 
-void KernelFloats::restore() noexcept {
-  if (!changed_) return;
-  apply(found_);
-  changed_ = false;
+KernelFloats::~KernelFloats() {
+  if (changed_) apply(found_);
 }
 
 }  // namespace millrace

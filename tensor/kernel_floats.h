@@ -21,20 +21,16 @@ class KernelFloats {
   static constexpr bool flushes = false;
 #endif
 
-  /// Nothing is set yet.
-  KernelFloats() noexcept = default;
-  ~KernelFloats() { restore(); }
+  /// Remembers the environment of the thread and sets that of kernels.
+  KernelFloats() noexcept;
+  /// Gives the thread, the one that made the guard, its own environment back. A coroutine does so before it is suspended.
+  ~KernelFloats();
   KernelFloats(const KernelFloats&) = delete;
   KernelFloats& operator=(const KernelFloats&) = delete;
 
-  /// Remembers the environment of the thread, once, and sets that of kernels.
-  void set() noexcept;
-  /// Gives the thread, the one that called `set`, its own environment back. A coroutine does so before it is suspended.
-  void restore() noexcept;
-
  private:
-  std::uint64_t found_ = 0;
-  bool changed_ = false;
+  std::uint64_t found_;
+  bool changed_;
 };
 
 }  // namespace millrace

@@ -81,8 +81,7 @@ struct ThreadTeam::Workers {
   }
 
   void work(int index) {
-    KernelFloats floats;
-    floats.set();
+    const KernelFloats floats;
     std::uint64_t seen = 0;
     for (;;) {
       for (int spin = 0; spin < spins_before_sleep && generation.load(std::memory_order_acquire) == seen; ++spin) relax();

@@ -176,8 +176,7 @@ bool BlockWalker::run_at_once(const CompiledBlock& block, std::size_t place, con
 }
 
 bool BlockWalker::walk_at_once(const TaskInfo& task) {
-  KernelFloats floats;
-  floats.set();
+  const KernelFloats floats;
   begun_ = make_pooled<BlockEnd>();
   if (walk_ready(state_->compiled().block(0), state_->root(), *begun_, task)) return true;
   begun_->tried = begun_->next;
@@ -402,8 +401,7 @@ struct BlockWalker::Iterations {
 
 /// Walks iterations in the caller, one after the other, `most` of them or up to what has to wait.
 BlockWalker::Stop BlockWalker::walk_iterations(Iterations& loop, int most, const TaskInfo& task) {
-  KernelFloats floats;
-  floats.set();
+  const KernelFloats floats;
   for (; most > 0; --most) {
     task.check_goes_on();
     if (loop.is_last()) return Stop::ended;

@@ -162,8 +162,7 @@ std::vector<Value> StraightProgram::run(const std::vector<Value>& inputs, Tracer
   std::vector<Value> values(program.vars().size());
   for (std::size_t i = 0; i < inputs.size(); ++i) values[static_cast<std::size_t>(program.inputs()[i].var)] = inputs[i];
   const State::Call call(*state_);
-  KernelFloats floats;  // once for all ops
-  floats.set();
+  const KernelFloats floats;  // once for all ops
   for (const State::StraightOp& op : state_->ops) state_->run(op, call, values, tracer, tracks);
   std::vector<Value> outputs;
   for (const Program::Port& port : program.outputs()) {

@@ -202,8 +202,7 @@ void Optimizer::update(Tensors& weights, const Tensors& gradients, double learni
     check_pair(name, weights, gradient);
     check_slot(name, weights.at(name));
   }
-  KernelFloats floats;  // momenta of a weight that has no gradient fade to zeros
-  floats.set();
+  const KernelFloats floats;  // momenta of a weight that has no gradient fade to zeros
   for (const auto& [name, gradient] : gradients) update_one(name, weights.at(name), gradient, learning_rate);
   ++steps_;
 }

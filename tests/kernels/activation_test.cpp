@@ -8,9 +8,8 @@
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
+#include <millrace/kernels/cpu/float_functions.h>
 #include <millrace/kernels/math.h>
-
-#include "support/flushed.h"
 
 namespace millrace::testing {
 namespace {
@@ -48,7 +47,7 @@ double worst(Unary kind, const std::vector<T>& points, T vanishes = std::numeric
   double most = 0;
   for (std::size_t i = 0; i < points.size(); ++i) {
     const T found = y.data<T>()[i];
-    const long double wanted = exact(kind, flushed(points[i]));
+    const long double wanted = exact(kind, cpu::flushed(points[i]));
     if (found != 0 || std::fabs(wanted) >= vanishes) most = std::max(most, ulps(found, wanted));
   }
   return most;

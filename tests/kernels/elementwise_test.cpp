@@ -7,8 +7,7 @@
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
-
-#include "support/flushed.h"
+#include <millrace/kernels/cpu/float_functions.h>
 
 namespace millrace::testing {
 namespace {
@@ -126,8 +125,8 @@ TEST_CASE("pow of f32 is within 0.6 ulp of the exact power, and has the special 
     const std::vector<float> found = pow(x, y, device.stream(0)).to_vector<float>();
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < found.size(); ++i) {
-      const long double wanted = std::pow(static_cast<long double>(flushed(bases[i])), static_cast<long double>(flushed(exponents[i])));
-      const float rounded = flushed(static_cast<float>(wanted));
+      const long double wanted = std::pow(static_cast<long double>(cpu::flushed(bases[i])), static_cast<long double>(cpu::flushed(exponents[i])));
+      const float rounded = cpu::flushed(static_cast<float>(wanted));
       if (std::isnan(rounded) || std::isinf(rounded) || rounded == 0) {
         wrong += std::isnan(rounded) ? !std::isnan(found[i]) : found[i] != rounded || std::signbit(found[i]) != std::signbit(rounded);
         continue;
@@ -161,7 +160,7 @@ TEST_CASE("remainders of f32 are those of the C library, however far apart their
     const std::vector<float> folded = mod(x, y, device.stream(0)).to_vector<float>();
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < over.size(); ++i) {
-      const float wanted = flushed(std::fmod(flushed(over[i]), flushed(under[i])));
+      const float wanted = cpu::flushed(std::fmod(cpu::flushed(over[i]), cpu::flushed(under[i])));
       const bool turns = wanted != 0 && (wanted < 0) != (under[i] < 0);
       if (std::isnan(wanted))
         wrong += !std::isnan(rest[i]) || !std::isnan(folded[i]);

@@ -8,10 +8,9 @@
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
+#include <millrace/kernels/cpu/float_functions.h>
 #include <millrace/kernels/cpu/int8_kernels.h>
 #include <millrace/tensor/cuda/copy.h>
-
-#include "support/flushed.h"
 
 namespace millrace::testing {
 namespace {
@@ -49,7 +48,7 @@ Tensor expected_product(const Tensor& x, const Tensor& x_scales, const Tensor& w
 void expect_quantized(const float* x, std::int64_t k, const std::int8_t* values, float scale) {
   float most = 0;
   for (std::int64_t i = 0; i < k; ++i) most = std::max(most, std::abs(x[i]));
-  CHECK(scale == flushed(most / 127.0f));
+  CHECK(scale == cpu::flushed(most / 127.0f));
   const float moved = scale < 0x1p-107f ? 0x1p64f : 1.0f;
   const float factor = scale == 0 ? 0.0f : 127.0f / (most * moved);
   for (std::int64_t i = 0; i < k; ++i)
@@ -117,7 +116,7 @@ TEST_CASE("a row of subnormals, or whose scale is one, is quantized as the row t
   for (const float most : {1e-40f, 0x1p-126f, 1e-36f, 0x1p-119f}) {
     const std::vector<float> numbers{most, -3e-45f, 0.0f, most / 4};
     std::vector<float> read;
-    for (const float number : numbers) read.push_back(flushed(number));
+    for (const float number : numbers) read.push_back(cpu::flushed(number));
     const QuantizedRows made = quantize_rows(Tensor::from<float>(numbers, DDim{1, 4}), device.stream(0));
     expect_quantized(read.data(), 4, made.values.data<std::int8_t>(), made.scales.data<float>()[0]);
   }

@@ -11,8 +11,7 @@
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
 #include <millrace/kernels/cast.h>
-
-#include "support/flushed.h"
+#include <millrace/kernels/cpu/float_functions.h>
 
 namespace millrace::testing {
 namespace {
@@ -26,8 +25,8 @@ double worst(Unary kind, const std::vector<float>& points, long double (*exact)(
   double most = 0;
   for (std::size_t i = 0; i < points.size(); ++i) {
     const float found = y.data<float>()[i];
-    long double wanted = exact(flushed(points[i]));
-    if (std::fabs(wanted) < std::numeric_limits<float>::min()) wanted = flushed(static_cast<float>(wanted));
+    long double wanted = exact(cpu::flushed(points[i]));
+    if (std::fabs(wanted) < std::numeric_limits<float>::min()) wanted = cpu::flushed(static_cast<float>(wanted));
     if (std::isnan(found) || std::isnan(wanted)) {
       if (std::isnan(found) != std::isnan(wanted)) most = infinity;
       continue;

@@ -148,8 +148,7 @@ class SimDevice::SimStream final : public Stream {
       const bool blows_up = blows();
       if (const std::exception_ptr gone = lost()) throw DeviceError(text_of(gone));  // its own: where it was found is added to it
       if (blows_up) throw DeviceError(place().to_string() + ": work failed, as it was told to");
-      KernelFloats floats;
-      floats.set();
+      const KernelFloats floats;
       item.work->run(context_);
     } catch (...) {
       failed_ = failure_of_work(std::current_exception(), item.work->origin, place(), index_);

@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 
+#include <millrace/kernels/cpu/float_functions.h>
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/task/scope.h>
@@ -15,7 +16,6 @@
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <support/built.h>
-#include <support/flushed.h>
 #include <support/program_runs.h>
 
 using namespace millrace::build;
@@ -258,7 +258,7 @@ TEST_CASE("a memory that fades to nothing becomes zeros in every backend, and th
     });
     const Feeds feeds{{"x", Tensor::from<float>({1, -3})}};
     const auto halved = [](float number) {
-      for (int i = 0; i < 130; ++i) number = millrace::testing::flushed(number * 0.5f);
+      for (int i = 0; i < 130; ++i) number = millrace::cpu::flushed(number * 0.5f);
       return number;
     };
     const Floats expected{halved(1), halved(-3)};

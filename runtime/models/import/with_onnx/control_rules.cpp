@@ -554,12 +554,10 @@ void scan9(Importer& to, const Node& node) {
 
 // ---- Scan of opset 8: each sequence of a batch on its own, as long as sequence_lens says
 
-VarId list_of_one(Importer& to, VarId x) { return to.emit1("reshape", {x}, {{"shape", Ints{1}}}); }
-
 /// `x` with zeros behind its rows, `total` in all.
 VarId padded_rows(Importer& to, VarId x, VarId rows, VarId total) {
   const Ints zeros(static_cast<std::size_t>(to.rank(x)), 0);
-  const VarId missing = list_of_one(to, to.emit1("sub", {total, rows}));
+  const VarId missing = as_list(to, to.emit1("sub", {total, rows}));
   std::vector<VarId> pads{to.literal(zeros), missing};
   if (zeros.size() > 1) pads.push_back(to.literal(Ints(zeros.size() - 1, 0)));
   return to.emit1("pad_by", {x, to.emit1("concat", pads, {{"axis", std::int64_t{0}}})});
@@ -579,7 +577,7 @@ std::vector<VarId> scan_sequence(Importer& to, const Node& node, std::size_t sta
   std::vector<VarId> steps;
   for (std::size_t i = 0; i < backwards.size(); ++i) {
     VarId x = own(to.in(node, 1 + states + i));
-    if (lengths != no_var) x = to.emit1("slice_by", {x, to.literal(Ints{0}), list_of_one(to, n), to.literal(Ints{0})});
+    if (lengths != no_var) x = to.emit1("slice_by", {x, to.literal(Ints{0}), as_list(to, n), to.literal(Ints{0})});
     steps.push_back(steps_of(to, x, 0, backwards[i] != 0));
   }
   const Scanned scanned = scan_over(to, node.graph("body"), initial, steps, n);

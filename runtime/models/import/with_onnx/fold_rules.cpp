@@ -11,11 +11,6 @@
 namespace millrace::importing {
 namespace {
 
-/// [extent], i64.
-VarId one_of_list(Importer& to, const Extent& extent) {
-  return extent.known >= 0 ? to.literal(Ints{extent.known}) : to.emit1("reshape", {extent.var}, {{"shape", Ints{1}}});
-}
-
 /// An extent of `steps` strides with the ends of its windows: one whole kernel, without the pads.
 Extent unpooled(Importer& to, const Extent& steps, const Window& window) {
   const std::int64_t more = window.kernel - window.stride - window.before - window.after;
@@ -79,7 +74,7 @@ VarId image_of(Importer& to, const Node& node, const std::vector<Extent>& extent
   const VarId size = list_input(to, node, 2);
   const Ints rank{static_cast<std::int64_t>(extents.size())};
   const VarId behind = to.emit1("slice", {size}, {{"starts", Ints{2}}, {"ends", rank}, {"axes", Ints{0}}, {"steps", Ints{1}}});
-  return joined(to, {one_of_list(to, extents[0]), one_of_list(to, extents[1]), behind});
+  return joined(to, {as_list(to, extents[0]), as_list(to, extents[1]), behind});
 }
 
 /// The elements that a MaxPool took, at the places that it gave, which count through the whole of its input; the rest is 0. Places that the graph makes count
@@ -110,7 +105,7 @@ void max_unpool(Importer& to, const Node& node, const char*) {
   }
   Extent count{1, no_var};
   for (const Extent& extent : extents) count = times(to, count, extent);
-  const VarId image = reshaped(to, scattered(one_of_list(to, count)), extents);
+  const VarId image = reshaped(to, scattered(as_list(to, count)), extents);
   to.give(node, "identity", {node.has(2) ? enlarged(to, node, image, extents) : image});
 }
 
@@ -152,7 +147,7 @@ void col2im_in_run(Importer& to, const Node& node, VarId x) {
   const VarId channels = op("div", value_of(to, all), elements);
   const auto listed = [&](const std::vector<VarId>& each) {
     std::vector<VarId> lists;
-    for (const VarId one : each) lists.push_back(one_of_list(to, {-1, one}));
+    for (const VarId one : each) lists.push_back(as_list(to, one));
     return joined(to, lists);
   };
   const auto shaped = [&](VarId from, const std::vector<VarId>& extents) {
@@ -212,7 +207,7 @@ void col2im(Importer& to, const Node& node, const char*) {
   }
   const Formula f(to, to.type(x).dtype);
   const Extent n = extent_at(to, x, 0), channels = divided(to, x, 1, elements);
-  const VarId leading = joined(to, {one_of_list(to, n), one_of_list(to, channels)});
+  const VarId leading = joined(to, {as_list(to, n), as_list(to, channels)});
   const std::int64_t found = (*to.type(x).shape)[2];
   if (found >= 0 && found != windows_of_all)
     throw ProgramError("expected [N, C, " + std::to_string(windows_of_all) + "], a place for each window of the image, found " +

@@ -12,10 +12,9 @@
 namespace millrace::importing {
 namespace {
 
-VarId value(Importer& to, const Extent& extent) { return extent.known >= 0 ? number(to, extent.known) : extent.var; }
 VarId list_of(Importer& to, const std::vector<Extent>& extents) {
   std::vector<VarId> each;
-  for (const Extent& extent : extents) each.push_back(to.emit1("reshape", {value(to, extent)}, {{"shape", Ints{1}}}));
+  for (const Extent& extent : extents) each.push_back(as_list(to, extent));
   return to.emit1("concat", each, {{"axis", std::int64_t{0}}});
 }
 
@@ -153,7 +152,7 @@ void grid_sample(Importer& to, const Node& node, const char*) {
     const Axis axis = form.corners ? Axis{length, f.number(0), f.minus(length, 1.0)} : Axis{length, f.number(-0.5), f.minus(length, 0.5)};
     const VarId said = to.emit1("gather", {flat_grid, number(to, spatial - 1 - d)}, {{"axis", std::int64_t{2}}});
     axes.push_back(neighbours(f, form, axis, place_of(f, form, axis, said)));
-    strides.push_back(value(to, product(to, x, 3 + d, spatial + 2)));
+    strides.push_back(value_of(to, product(to, x, 3 + d, spatial + 2)));
   }
   const VarId flat = f.taken(reshaped(to, x, {extent_at(to, x, 0), channels, product(to, x, 2, spatial + 2)}));
   Sampler sampler(to, f, flat, list_of(to, {n, channels, points}), axes, strides);

@@ -99,8 +99,8 @@ class OpenShape {
       const VarId all = with("add", with("mul", with("sub", extent_of(to_, x, axes_[i]), 1), stride), spread.more + spread.window.span());
       const VarId beyond = with("sub", all, spread.asked);
       const VarId lack = with("maximum", to_.emit1("neg", {beyond}), 0), cut = with("maximum", beyond, 0);
-      starts_.push_back(listed(with("div", upper_ ? cut : with("add", cut, 1), 2)));
-      pads[pads.size() / 2 + static_cast<std::size_t>(axes_[i])] = listed(with("div", with("add", lack, stride - 1), stride));
+      starts_.push_back(as_list(to_, with("div", upper_ ? cut : with("add", cut, 1), 2)));
+      pads[pads.size() / 2 + static_cast<std::size_t>(axes_[i])] = as_list(to_, with("div", with("add", lack, stride - 1), stride));
     }
     if (axes_.empty()) return x;
     return told(to_.emit1("pad_by", {x, joined(pads)}, {{"mode", std::string("constant")}}), *to_.type(x).shape);
@@ -120,7 +120,6 @@ class OpenShape {
 
  private:
   VarId with(const char* op, VarId a, std::int64_t b) { return to_.emit1(op, {a, number(to_, b)}); }
-  VarId listed(VarId one) { return to_.emit1("reshape", {one}, {{"shape", Ints{1}}}); }
   /// `x` with the extents that are known, which its type does not say.
   VarId told(VarId x, const DDim& extents) {
     Ints shape(extents.begin(), extents.end());

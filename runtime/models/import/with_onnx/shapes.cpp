@@ -58,7 +58,7 @@ VarId same_padded(Importer& to, VarId x, int axis, const Window& window, double 
   std::vector<VarId> pads(2 * rank, number(to, 0));
   pads[static_cast<std::size_t>(axis)] = window.same_upper ? less : more;
   pads[static_cast<std::size_t>(axis) + rank] = window.same_upper ? more : less;
-  for (VarId& each : pads) each = to.emit1("reshape", {each}, {{"shape", Ints{1}}});
+  for (VarId& each : pads) each = as_list(to, each);
   const VarId all = to.emit1("concat", pads, {{"axis", std::int64_t{0}}});
   return to.emit1("pad_by", {x, all, to.literal(scalar_of(to.type(x).dtype, value))}, {{"mode", std::string("constant")}});
 }
@@ -113,6 +113,12 @@ Extent extent_at(Importer& to, VarId x, int axis) {
   return known >= 0 ? Extent{known, no_var} : Extent{-1, extent_of(to, x, axis)};
 }
 
+VarId value_of(Importer& to, const Extent& extent) { return extent.known >= 0 ? number(to, extent.known) : extent.var; }
+
+VarId as_list(Importer& to, VarId number) { return to.emit1("reshape", {number}, {{"shape", Ints{1}}}); }
+
+VarId as_list(Importer& to, const Extent& extent) { return extent.known >= 0 ? to.literal(Ints{extent.known}) : as_list(to, extent.var); }
+
 Extent times(Importer& to, const Extent& a, const Extent& b) {
   if (a.known >= 0 && b.known >= 0) return {checked_mul(a.known, b.known), no_var};
   if (a.known == 1) return b;
@@ -157,7 +163,7 @@ VarId reshaped(Importer& to, VarId x, const std::vector<Extent>& extents, bool e
   if (count(-1) <= (exact ? 0 : 1) && count(0) == 0) return to.emit1("reshape", {x}, {{"shape", shape}});
   std::vector<VarId> parts;
   for (const Extent& extent : extents)
-    parts.push_back(extent.known >= 0 ? to.literal(Ints{extent.known}) : to.emit1("reshape", {extent.var}, {{"shape", Ints{1}}}));
+    parts.push_back(as_list(to, extent));
   const VarId made = to.emit1("reshape_to", {x, to.emit1("concat", parts, {{"axis", std::int64_t{0}}})}, {{"allowzero", true}});
   if (count(0) > 0) return made;
   // Known extents stay, for later inference: 0 copies.
@@ -270,8 +276,6 @@ VarId unfold(Importer& to, VarId x, int axis, const Window& asked, double pad, d
   const VarId each = to.emit1("unsqueeze", {starts}, {{"axes", Ints{1}}});
   return to.emit1("gather", {all, op(to, "add", each, to.literal(offsets))}, {{"axis", std::int64_t{axis}}});
 }
-
-VarId value_of(Importer& to, const Extent& extent) { return extent.known >= 0 ? number(to, extent.known) : extent.var; }
 
 VarId windows_over(Importer& to, VarId length, VarId kernel, VarId stride, std::int64_t dilation) {
   const VarId span = op_with(to, "add", op_with(to, "mul", op_with(to, "sub", kernel, 1), dilation), 1);

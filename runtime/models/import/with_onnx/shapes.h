@@ -30,6 +30,11 @@ struct Extent {
   VarId var = no_var;
 };
 Extent extent_at(Importer& to, VarId x, int axis);
+/// An extent as i64 of no axes.
+VarId value_of(Importer& to, const Extent& extent);
+/// A number of no axes, or an extent, as a list of one (i64 for an extent).
+VarId as_list(Importer& to, VarId number);
+VarId as_list(Importer& to, const Extent& extent);
 /// The extent of an axis of `x` as a number, or as the place that it comes from.
 Element element_at(Importer& to, VarId x, int axis);
 /// The list of these numbers and extents; `no_var` without any.
@@ -80,11 +85,10 @@ std::vector<VarId> window_slices(Importer& to, VarId x, int axis, const Window& 
 /// window of `ceiling` finds beyond them is `beyond`.
 VarId unfold(Importer& to, VarId x, int axis, const Window& window, double pad, double beyond);
 
-/// The same, where a run may find the size and the stride of the windows; their elements are `dilation` apart. Nothing lies beyond `x`.
+/// `unfold` where a run may find the size and the stride of the windows. Elements of a window are `dilation` apart, and no window reaches beyond `x`.
 VarId unfold_by(Importer& to, VarId x, int axis, const Extent& kernel, const Extent& stride, std::int64_t dilation = 1);
-/// The number of such windows over `length` elements, and an extent as a value.
+/// The number of such windows over `length` elements.
 VarId windows_over(Importer& to, VarId length, VarId kernel, VarId stride, std::int64_t dilation);
-VarId value_of(Importer& to, const Extent& extent);
 
 /// The convolution of `x` [N, C, D1, …] with `w` [M, C/group, k1, …] and a bias [M] or `no_var`, as a Conv with the attributes of `node`.
 /// `exact`: integers stay integers, which a sum in another form (kernels/winograd.h) does not keep.

@@ -101,14 +101,13 @@ VarId of_length(Importer& to, VarId x, int axis, const Extent& length) {
     pads[static_cast<std::size_t>(axis + rank)] = length.known - found;
     return to.emit1("pad", {x}, {{"pads", pads}, {"mode", std::string("constant")}});
   }
-  const auto listed = [&](VarId one) { return to.emit1("reshape", {one}, {{"shape", Ints{1}}}); };
   const VarId wanted = length.known >= 0 ? number(to, length.known) : length.var;
   const VarId lack = to.emit1("maximum", {to.emit1("sub", {wanted, extent_of(to, x, axis)}), number(to, 0)});
   std::vector<VarId> pads(2 * static_cast<std::size_t>(rank), to.literal(Ints{0}));
-  pads[static_cast<std::size_t>(axis + rank)] = listed(lack);
+  pads[static_cast<std::size_t>(axis + rank)] = as_list(to, lack);
   DDim shape = *to.type(x).shape;
   const VarId padded = to.emit1("pad_by", {x, to.emit1("concat", pads, {{"axis", std::int64_t{0}}})}, {{"mode", std::string("constant")}});
-  const VarId made = to.emit1("slice_by", {padded, to.literal(Ints{0}), listed(wanted), to.literal(Ints{axis})});
+  const VarId made = to.emit1("slice_by", {padded, to.literal(Ints{0}), as_list(to, wanted), to.literal(Ints{axis})});
   Ints told;
   for (int i = 0; i < rank; ++i) told.push_back(i == axis ? std::max<std::int64_t>(0, length.known) : std::max<std::int64_t>(0, shape[i]));
   return to.emit1("reshape", {made}, {{"shape", told}});  // 0 copies an extent that a run computes

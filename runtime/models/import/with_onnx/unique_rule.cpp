@@ -18,7 +18,7 @@ const Attributes first_axis{{"axis", std::int64_t{0}}};
 VarId where_true(Importer& to, VarId mask) { return to.emit1("reshape", {to.emit1("non_zero", {mask})}, {{"shape", Ints{-1}}}); }
 VarId at(Importer& to, VarId list, VarId places) { return to.emit1("gather", {list, places}, first_axis); }
 VarId with_one_behind(Importer& to, VarId list, VarId last) {
-  return to.emit1("concat", {list, to.emit1("reshape", {last}, {{"shape", Ints{1}}})}, first_axis);
+  return to.emit1("concat", {list, as_list(to, last)}, first_axis);
 }
 
 /// Equal elements of a list [n], sorted.
@@ -65,7 +65,7 @@ Groups cut_up(Importer& to, VarId numbers, VarId rows, VarId k) {
 /// Groups of rows [n, m], where m is large or a run finds it: a loop over the columns carries the groups. Without columns all rows are equal.
 Groups groups_by_loop(Importer& to, VarId rows) {
   const VarId columns = extent_of(to, rows, 1), zero = number(to, 0), n = extent_of(to, rows, 0);
-  const VarId none = to.emit1("expand", {zero, to.emit1("reshape", {n}, {{"shape", Ints{1}}})});
+  const VarId none = to.emit1("expand", {zero, as_list(to, n)});
   const std::vector<VarId> params = to.enter({{"column", VarType(DType::i64, DDim{})},
                                               {"more", VarType(DType::boolean, DDim{})},
                                               {"groups", VarType(DType::i64, DDim{DDim::unknown})}});

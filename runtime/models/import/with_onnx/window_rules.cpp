@@ -126,9 +126,8 @@ VarId same_padded_by(Importer& to, VarId x, int axis, VarId kernel, const Window
   const VarId less = op("div", total, number(to, 2)), more = op("sub", total, less);
   const auto rank = static_cast<std::size_t>(to.rank(x));
   std::vector<VarId> pads(2 * rank, to.literal(Ints{0}));
-  const auto listed = [&](VarId one) { return to.emit1("reshape", {one}, {{"shape", Ints{1}}}); };
-  pads[static_cast<std::size_t>(axis)] = listed(upper ? less : more);
-  pads[static_cast<std::size_t>(axis) + rank] = listed(upper ? more : less);
+  pads[static_cast<std::size_t>(axis)] = as_list(to, upper ? less : more);
+  pads[static_cast<std::size_t>(axis) + rank] = as_list(to, upper ? more : less);
   return to.emit1("pad_by", {x, to.emit1("concat", pads, {{"axis", std::int64_t{0}}})}, {{"mode", std::string("constant")}});
 }
 
@@ -263,7 +262,7 @@ void max_pool(Importer& to, const Node& node, const char* order) {
 
 /// The number of elements of each window of an axis, along that axis; `pads` count as `pad`.
 VarId counted(Importer& to, VarId x, int axis, const Window& window, double pad) {
-  const VarId length = to.emit1("reshape", {extent_of(to, x, axis)}, {{"shape", Ints{1}}});
+  const VarId length = as_list(to, extent_of(to, x, axis));
   const VarId ones = to.emit1("constant_of_shape", {length}, {{"value", scalar_of(to.type(x).dtype, 1).reshape(DDim{1}).read_only()}});
   Ints shape(static_cast<std::size_t>(to.rank(x) - axis), 1);
   shape[0] = -1;
