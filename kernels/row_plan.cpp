@@ -10,6 +10,7 @@
 #include <millrace/kernels/cpu/gemm_kernels.h>
 #include <millrace/kernels/cpu/row_plan.h>
 #include <millrace/kernels/internal/lstm_gates.h>
+#include <millrace/kernels/internal/row_sections.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace {
@@ -213,10 +214,10 @@ class Planner {
     find_lives();
     place_block();
     place_tiles();
-    if (desc_.dtype == DType::f64)
-      find_functions(state_.functions_f64);
-    else
-      find_functions(state_.functions_f32);
+    find_functions(desc_.ops, state_.functions);
+    const auto is_pattern = [](const RowPlan::State::Group& group) { return group.is_pattern(); };
+    if (std::none_of(state_.groups.begin(), state_.groups.end(), is_pattern)) state_.sections = internal::find_sections(desc_);
+    if (state_.sections) find_functions(state_.sections->ops[0], state_.sections->functions);
     for (std::size_t i = 0; i < desc_.registers.size(); ++i)
       if (desc_.registers[i].kind == RowRegister::Kind::input || desc_.registers[i].kind == RowRegister::Kind::output)
         state_.given.push_back(i);
@@ -259,7 +260,7 @@ class Planner {
         // Scales and biases have the elements of one row.
         const bool norm = (op.kind == Kind::layer_norm && k > 0) || (op.kind == Kind::layer_norm_gradient && k == 1);
         const bool whole = !is_heavy(op) && !norm;
-        check_operand(i, op.in[k], whole ? op.outer : 1, whole || norm ? op.inner : 1);
+        check_operand(i, op.in[k], whole || op.kind == Kind::function ? op.outer : 1, whole || norm ? op.inner : 1);
         if (!written[static_cast<std::size_t>(op.in[k].reg)]) refuse(i, "reads a register that nothing wrote");
         const bool columns = op.kind == Kind::reduce && op.in[0].inner_step != 1;
         if (columns && (op.in[0].outer_step != 1 || op.out.outer_step != 1 || op.reduction == Reduction::log_sum_exp))
@@ -270,7 +271,7 @@ class Planner {
         if (out->reg < 0 && out == &op.out2 && op.kind != Kind::lstm_cell && op.kind != Kind::quantize &&
             op.kind != Kind::layer_norm_gradient)
           continue;
-        check_operand(i, *out, 1, 1);
+        check_operand(i, *out, op.kind == Kind::function ? op.outer : 1, 1);
         const RowRegister::Kind kind = desc_.registers[static_cast<std::size_t>(out->reg)].kind;
         if (kind != RowRegister::Kind::output && kind != RowRegister::Kind::scratch) refuse(i, "writes what is not its own");
         written[static_cast<std::size_t>(out->reg)] = true;
@@ -309,9 +310,12 @@ class Planner {
     }
   }
 
+  void find_functions(const std::vector<RowOp>& ops, cpu::RowFunctionTable& table) const {
+    desc_.dtype == DType::f64 ? find_functions<double>(ops, table) : find_functions<float>(ops, table);
+  }
   template <class T>
-  void find_functions(std::vector<cpu::RowFunctions<T>>& functions) const {
-    for (const RowOp& op : desc_.ops) {
+  static void find_functions(const std::vector<RowOp>& ops, cpu::RowFunctionTable& table) {
+    for (const RowOp& op : ops) {
       cpu::RowFunctions<T> found;
       if (op.kind == Kind::unary) found.unary = cpu::unary_function<T>(op.unary);
       if (op.kind == Kind::binary) found.binary = cpu::span_function<T>(op.binary);
@@ -319,7 +323,7 @@ class Planner {
       found.heavy = is_heavy(op);
       found.whole_row = is_elementwise(op) && op.outer * op.inner > 0 && cpu::lies_whole(op, op.out);
       for (std::size_t k = 0; k < operands(op); ++k) found.whole_row = found.whole_row && cpu::lies_whole(op, op.in[k]);
-      functions.push_back(found);
+      std::get<std::vector<cpu::RowFunctions<T>>>(table).push_back(found);
     }
   }
 

@@ -58,9 +58,10 @@ struct RowOp {
     log_softmax,
     layer_norm,           ///< of each of `outer` rows of `inner`, times in[1], plus in[2] where it is
     layer_norm_gradient,  ///< of the same: out = that of in[0], out2 = the rows whose sum is that of the scale in[1], given in[2]
-    function  ///< out, and out2 where it is = function `weights` of those of `in` that are; each operand is a register's row from `begin` on
+    function  ///< out, and out2 where it is = function `weights` of those of `in` that are; each operand is a register's row from `begin` on, or `outer`
+    ///< rows that are `outer_step` apart
   };
-  static constexpr std::size_t most_inputs = 5;
+  static constexpr std::size_t most_inputs = 6;
   Kind kind = Kind::copy;
   RowOperand out;
   RowOperand out2;
@@ -74,7 +75,8 @@ struct RowOp {
   double epsilon = 0;
   std::size_t weights = 0;
   bool projected = false;
-  bool summed = false;  ///< with `projected`
+  bool summed = false;    ///< with `projected`
+  bool in_place = false;  ///< of a function: out2 may lie where in[0] does
 };
 
 /// The description of a plan. Registers are written before they are read, scratch and outputs by ops alone.

@@ -15,18 +15,20 @@ struct MatrixStep {
   std::int64_t decay_step = 0;  ///< 1, or 0: one number for all keys
   const T* key = nullptr;       ///< k [keys]; of `read` the only vector
   const T* added = nullptr;     ///< v [values]
+  const T* rate = nullptr;      ///< β of a correction, a number; null: 1
   const T* query = nullptr;     ///< q [keys]
-  T* next = nullptr;            ///< [keys, values], apart from S
+  T* next = nullptr;            ///< [keys, values], apart from S, or where S lies
   T* read = nullptr;            ///< [values]
   std::int64_t keys = 0;
   std::int64_t values = 0;
 };
 
-/// The two steps of an iteration on one matrix; T is float or double.
+/// The steps of an iteration on one matrix; T is float or double.
 template <class T>
 struct MatrixFunctions {
-  void (*read)(const MatrixStep<T>& step) = nullptr;    ///< read = Σ over keys of (g·S)·k
-  void (*update)(const MatrixStep<T>& step) = nullptr;  ///< next = g·S + k ⊗ v, read = Σ over keys of next·q
+  void (*read)(const MatrixStep<T>& step) = nullptr;     ///< read = Σ over keys of (g·S)·k
+  void (*update)(const MatrixStep<T>& step) = nullptr;   ///< next = g·S + k ⊗ v, read = Σ over keys of next·q
+  void (*correct)(const MatrixStep<T>& step) = nullptr;  ///< an update by β·(v − Σ over keys of (g·S)·k) in place of v
 };
 
 /// The functions of this machine's instruction set.

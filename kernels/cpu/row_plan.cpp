@@ -69,7 +69,8 @@ class Machine {
  public:
   Machine(const RowPlan::State& plan, const RowWeights& weights, void* workspace, SpinHelper* helper)
       : plan_(plan),
-        functions_(plan.functions<T>().data()),
+        ops_(plan.desc.ops.data()),
+        functions_(functions_of(plan.functions)),
         weights_(weights),
         registers_(static_cast<Register*>(workspace)),
         helper_(helper) {
@@ -104,15 +105,14 @@ class Machine {
       const RowRegister& given = plan_.desc.registers[reg];
       return given.kind == RowRegister::Kind::input ? inputs[given.place] : outputs[given.place];
     };
+    if (plan_.sections && runs > 1 && keeps_sections_apart(track_of, rows, runs)) return run_sections(track_of, rows, runs);
     for (const std::size_t i : plan_.given) registers_[i] = {static_cast<T*>(track_of(i).view.first), track_of(i).view.stride, 0};
     if (rows == 1)  // the only row is the first one of every tile
       for (std::size_t i = 0; i < plan_.places.size(); ++i) registers_[i].origin = 0;
     for (std::int64_t run = 0; run < runs; ++run) {
       backwards_ = run % 2 != 0;
       for (const std::size_t i : plan_.given) {
-        const RowTrack& track = track_of(i);
-        void* const there = run % 2 != 0 && track.other != nullptr ? track.other : track.view.first;
-        registers_[i].first = reinterpret_cast<T*>(static_cast<std::byte*>(there) + run * track.step);
+        registers_[i].first = at_run(track_of(i), run);
       }
       if (rows == 1)
         run_row();
@@ -122,6 +122,84 @@ class Machine {
   }
 
  private:
+  using Handed = RowPlan::State::Sections::Handed;
+
+  static const RowFunctions<T>* functions_of(const RowFunctionTable& table) { return std::get<std::vector<RowFunctions<T>>>(table).data(); }
+
+  static T* at_run(const RowTrack& track, std::int64_t run) {
+    void* const there = run % 2 != 0 && track.other != nullptr ? track.other : track.view.first;
+    return reinterpret_cast<T*>(static_cast<std::byte*>(there) + run * track.step);
+  }
+
+  /// Whether `rows` rows of one run of `a` and one of `b` share memory.
+  bool meet(const RowTrack& a, std::int64_t a_width, const RowTrack& b, std::int64_t b_width, std::int64_t rows, std::int64_t runs) const {
+    const auto bounds = [&](const RowTrack& track, std::int64_t width) {
+      const auto [low, high] = std::minmax({at_run(track, 0), at_run(track, 1), at_run(track, runs - 2), at_run(track, runs - 1)});
+      return std::pair(low, high + (rows - 1) * track.view.stride + width);
+    };
+    const auto [a_low, a_high] = bounds(a, a_width);
+    const auto [b_low, b_high] = bounds(b, b_width);
+    return a_low < b_high && b_low < a_high;
+  }
+
+  /// Whether an input that lies where outputs do takes what the run before left there, part by part.
+  template <class F>
+  bool keeps_sections_apart(const F& track_of, std::int64_t rows, std::int64_t runs) const {
+    for (const std::size_t input : plan_.given) {
+      if (plan_.desc.registers[input].kind != RowRegister::Kind::input) continue;
+      for (const std::size_t output : plan_.given) {
+        if (plan_.desc.registers[output].kind != RowRegister::Kind::output) continue;
+        const RowTrack &from = track_of(input), &to = track_of(output);
+        if (!meet(from, plan_.desc.registers[input].width, to, plan_.desc.registers[output].width, rows, runs)) continue;
+        const auto handed = std::any_of(plan_.sections->handed.begin(), plan_.sections->handed.end(),
+                                        [&](const Handed& each) { return each.input == input && each.output == output; });
+        if (!handed || from.view.stride != to.view.stride || at_run(from, 1) != at_run(to, 0) || at_run(from, 2) != at_run(to, 1))
+          return false;
+      }
+    }
+    return true;
+  }
+
+  /// Row by row, and part by part of a row, through all runs.
+  template <class F>
+  void run_sections(const F& track_of, std::int64_t rows, std::int64_t runs) {
+    const RowPlan::State::Sections& sections = *plan_.sections;
+    for (std::size_t i = 0; i < plan_.places.size(); ++i) registers_[i].origin = 0;
+    functions_ = functions_of(sections.functions);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::size_t section = 0; section < sections.ops.size(); ++section) {
+        ops_ = sections.ops[section].data();
+        const auto steps_in_place = [&](const Handed& each) {
+          return each.in_place && track_of(each.output).other != nullptr &&
+                 at_run(track_of(each.input), 1) == at_run(track_of(each.output), 0);
+        };
+        // Where the last run of all has to leave a state, every run reads and writes it.
+        for (const Handed& each : sections.handed) {
+          if (!steps_in_place(each)) continue;
+          const std::int64_t count = each.in_place->outer_step,
+                             begin = row * track_of(each.input).view.stride + static_cast<std::int64_t>(section) * count;
+          const T* const from = at_run(track_of(each.input), 0) + begin;
+          T* const to = at_run(track_of(each.output), runs - 1) + begin;
+          if (from != to) std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
+        }
+        for (std::int64_t run = 0; run < runs; ++run) {
+          for (const std::size_t i : plan_.given) {
+            const RowTrack& track = track_of(i);
+            registers_[i] = {at_run(track, run) + row * track.view.stride, track.view.stride, 0};
+          }
+          for (const Handed& each : sections.handed) {
+            if (!steps_in_place(each)) continue;
+            const RowTrack& to = track_of(each.output);
+            registers_[each.input].first = registers_[each.output].first = at_run(to, runs - 1) + row * to.view.stride;
+          }
+          run_ops_of_row({0, sections.ops[section].size()});
+        }
+      }
+    }
+    ops_ = plan_.desc.ops.data();
+    functions_ = functions_of(plan_.functions);
+  }
+
   struct Register {
     T* first;
     std::int64_t stride;
@@ -140,7 +218,7 @@ class Machine {
   void run_ops_of_row(const RowPlan::State::Group& group) const {
     const auto first_of = [this](const RowOperand& operand) { return registers_[operand.reg].first + operand.begin; };
     for (std::size_t i = group.first; i < group.last; ++i) {
-      const RowOp& op = plan_.desc.ops[i];
+      const RowOp& op = ops_[i];
       const RowFunctions<T>& call = functions_[i];
       if (!call.whole_row) {
         call.heavy ? heavy(op, 1) : light(i, 0, 1);
@@ -160,7 +238,7 @@ class Machine {
   void run_groups(std::int64_t rows) {
     for (const RowPlan::State::Group& group : plan_.groups) {
       if (group.tile == 0) {
-        heavy(plan_.desc.ops[group.first], rows);
+        heavy(ops_[group.first], rows);
         continue;
       }
       for (std::int64_t at = 0; at < rows; at += group.tile) run_tile(group, at, std::min(group.tile, rows - at));
@@ -207,7 +285,7 @@ class Machine {
 
   void run_tile(const RowPlan::State::Group& group, std::int64_t first, std::int64_t rows) {
     for (std::size_t i = group.first; i < group.last; ++i) {
-      const RowOp& op = plan_.desc.ops[i];
+      const RowOp& op = ops_[i];
       if (plan_.places[static_cast<std::size_t>(op.out.reg)].local) registers_[op.out.reg].origin = first;
       if (op.out2.reg >= 0 && plan_.places[static_cast<std::size_t>(op.out2.reg)].local) registers_[op.out2.reg].origin = first;
       if (!group.is_pattern()) light(i, first, rows);
@@ -218,7 +296,7 @@ class Machine {
   // ---- Row-wise ops ----
 
   void light(std::size_t i, std::int64_t first, std::int64_t rows) const {
-    const RowOp& op = plan_.desc.ops[i];
+    const RowOp& op = ops_[i];
     const RowFunctions<T>& call = functions_[i];
     switch (op.kind) {
       case Kind::unary:
@@ -408,12 +486,20 @@ class Machine {
   }
 
   void function(const RowOp& op, std::int64_t rows) const {
+    const RowFunction& call = weights_.functions[op.weights];
+    if (op.outer == 1)
+      return call_rows(call, op, rows, [&](const RowOperand& operand) { return RowView{at(operand, 0), stride(operand)}; });
+    for (std::int64_t row = 0; row < rows; ++row)
+      call_rows(call, op, op.outer, [&](const RowOperand& operand) { return RowView{at(operand, row), operand.outer_step}; });
+  }
+
+  template <class F>
+  static void call_rows(const RowFunction& call, const RowOp& op, std::int64_t rows, F view) {
     RowView in[RowOp::most_inputs];
     std::size_t inputs = 0;
-    for (; inputs < RowOp::most_inputs && op.in[inputs].reg >= 0; ++inputs) in[inputs] = {at(op.in[inputs], 0), stride(op.in[inputs])};
-    RowView out[2] = {{at(op.out, 0), stride(op.out)}, {}};
-    if (op.out2.reg >= 0) out[1] = {at(op.out2, 0), stride(op.out2)};
-    weights_.functions[op.weights]({in, inputs}, {out, op.out2.reg >= 0 ? 2U : 1U}, rows);
+    for (; inputs < RowOp::most_inputs && op.in[inputs].reg >= 0; ++inputs) in[inputs] = view(op.in[inputs]);
+    const RowView out[2] = {view(op.out), op.out2.reg >= 0 ? view(op.out2) : RowView{}};
+    call({in, inputs}, {out, op.out2.reg >= 0 ? 2U : 1U}, rows);
   }
 
   void quantize(const RowOp& op, std::int64_t first, std::int64_t rows) const {
@@ -536,6 +622,7 @@ class Machine {
   }
 
   const RowPlan::State& plan_;
+  const RowOp* ops_;  // the plan's, or those of a section
   const RowFunctions<T>* functions_;
   const RowWeights& weights_;
   Register* registers_;

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <tuple>
 #include <vector>
 
 #include <millrace/kernels/cpu/span_kernels.h>
@@ -21,6 +23,9 @@ struct RowFunctions {
   bool whole_row = false;  ///< the elements of a row lie side by side in all operands, or are one
   bool heavy = false;      ///< a product, a cell or a function over a whole block
 };
+
+/// By op; those of the plan's dtype.
+using RowFunctionTable = std::tuple<std::vector<RowFunctions<float>>, std::vector<RowFunctions<double>>>;
 
 /// Whether the elements of a row lie side by side in an operand, or are one.
 inline bool lies_whole(const RowOp& op, const RowOperand& x) { return op.outer == 1 || x.outer_step == op.inner * x.inner_step; }
@@ -55,25 +60,32 @@ struct RowPlan::State {
     std::int64_t offset = 0;
     bool local = false;
   };
+  /// Equal parts of a row that never read each other, such as the heads of an attention whose states are matrices. Many runs may take one part through
+  /// all of them, and then the next one: the states of a part stay in the first cache.
+  struct Sections {
+    std::vector<std::vector<RowOp>> ops;  ///< of each part, in the order of `desc.ops`
+    cpu::RowFunctionTable functions;      ///< the same for all parts
+    /// An input and an output, by register, of which each part reads no more than it wrote in the run before.
+    struct Handed {
+      std::size_t input = 0;
+      std::size_t output = 0;
+      /// The elements of part 0, and how far the parts are apart, where one op reads all of them and writes the output, which may then lie where the input
+      /// does; nothing where several ops do.
+      std::optional<RowOperand> in_place;
+    };
+    std::vector<Handed> handed;
+  };
   RowDesc desc;
   std::vector<Group> groups;
   std::vector<Gru> gru;
   std::vector<Lstm> lstm;
-  std::vector<Place> places;                            ///< by register; of scratch alone
-  std::vector<std::size_t> given;                       ///< registers that are inputs or outputs
-  std::vector<cpu::RowFunctions<float>> functions_f32;  ///< by op, of a plan of f32
-  std::vector<cpu::RowFunctions<double>> functions_f64;
+  std::vector<Place> places;       ///< by register; of scratch alone
+  std::vector<std::size_t> given;  ///< registers that are inputs or outputs
+  cpu::RowFunctionTable functions;
+  std::optional<Sections> sections;  ///< where their states are too large for the first cache together
   std::int64_t block_rows = 0;
   std::int64_t elements = 0;     ///< in all
   std::int64_t table_bytes = 0;  ///< in front of the elements: where each register is now
-
-  template <class T>
-  const std::vector<cpu::RowFunctions<T>>& functions() const {
-    if constexpr (sizeof(T) == 4)
-      return functions_f32;
-    else
-      return functions_f64;
-  }
 };
 
 namespace cpu {

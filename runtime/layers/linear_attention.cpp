@@ -69,22 +69,17 @@ Form form_of(const LinearAttentionInputs& in, const LinearAttentionOptions& opti
   return form;
 }
 
-/// One step: `row` holds q, k, v and, where they are used, g and β side by side.
-CellStep step(const Form& f, const Var& row, const Var& before) {
-  std::int64_t at = 0;
-  const auto next = [&](std::int64_t count, const std::vector<std::int64_t>& shape) {
-    at += count;
-    return reshape(slice(row, 1, at - count, at), shape);
-  };
+/// One step: rows of q, k, v and, where they are used, of g and β.
+CellStep step(const Form& f, const std::vector<Var>& rows, const Var& before) {
   const std::int64_t h = f.heads, shared = f.queries / f.heads;
-  const Var q = next(f.queries * f.keys, {0, h, shared, f.keys, 1});
-  const Var k = next(h * f.keys, {0, h, f.keys, 1});
-  Var v = next(h * f.values, {0, h, 1, f.values});
+  const Var q = reshape(rows[0], {0, h, shared, f.keys, 1});
+  const Var k = reshape(rows[1], {0, h, f.keys, 1});
+  Var v = reshape(rows[2], {0, h, 1, f.values});
   Var state = reshape(before, {0, h, f.keys, f.values});
-  if (f.decays > 0) state = state * exp(next(f.decays, {0, h, f.decays / h, 1}));
-  if (f.rates > 0) v = next(f.rates, {0, f.rates, 1, 1}) * (v - sum(state * k, {2}, true));
+  if (f.decays > 0) state = state * exp(reshape(rows[3], {0, h, f.decays / h, 1}));
+  if (f.rates > 0) v = reshape(rows.back(), {0, f.rates, 1, 1}) * (v - sum(state * k, {2}, true));
   state = state + v * k;
-  const Var read = sum(reshape(state, {0, h, 1, f.keys, f.values}) * q, {3}) * internal::number(f.scale, row.type().dtype);
+  const Var read = sum(reshape(state, {0, h, 1, f.keys, f.values}) * q, {3}) * internal::number(f.scale, rows[0].type().dtype);
   return {reshape(read, {0, f.queries * f.values}), {reshape(state, {0, h * f.keys * f.values})}};
 }
 
@@ -92,11 +87,11 @@ CellStep step(const Form& f, const Var& row, const Var& before) {
 
 Unrolled linear_attention(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options, const Var& initial) {
   const Form form = form_of(inputs, options);
-  std::vector<Var> parts{inputs.query, inputs.key, inputs.value};
-  if (form.decays > 0) parts.push_back(inputs.decay);
-  if (form.rates > 0) parts.push_back(inputs.rate);
-  const Cell cell = [form](const Var& row, const std::vector<Var>& states) { return step(form, row, states.at(0)); };
-  return unroll(cell, {concat(parts, -1)}, {{form.heads * form.keys * form.values, initial}});
+  std::vector<Var> sequences{inputs.query, inputs.key, inputs.value};
+  if (form.decays > 0) sequences.push_back(inputs.decay);
+  if (form.rates > 0) sequences.push_back(inputs.rate);
+  const RowsCell cell = [&form](const std::vector<Var>& rows, const std::vector<Var>& states) { return step(form, rows, states.at(0)); };
+  return unroll_together(cell, sequences, {{form.heads * form.keys * form.values, initial}});
 }
 
 }  // namespace millrace::layers

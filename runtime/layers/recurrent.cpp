@@ -27,16 +27,17 @@ Var fitting(const Var& given, const Var& x) {
 }
 
 template <class RNN>
-Unrolled visit(RNN& rnn, const Cell& cell, const Var& x, const Var& mask, const std::vector<CellState>& states) {
-  const DType dtype = x.type().dtype;
+Unrolled visit(RNN& rnn, const RowsCell& cell, const std::vector<Var>& inputs, const Var& mask, const std::vector<CellState>& states) {
+  const DType dtype = inputs[0].type().dtype;
   std::vector<Var> memories;
   {
     const auto block = rnn.block();
-    const Var x_t = rnn.step_input(x);
+    std::vector<Var> rows;
+    for (const Var& x : inputs) rows.push_back(rnn.step_input(x));
     const Var live = mask.defined() ? rnn.step_input(mask) : Var();
     for (const CellState& state : states)
       memories.push_back(state.initial.defined() ? rnn.memory(state.initial) : rnn.memory(dtype, {state.width}));
-    const CellStep next = cell(x_t, memories);
+    const CellStep next = cell(rows, memories);
     if (next.states.size() != states.size())
       throw ProgramError("unroll: expected " + std::to_string(states.size()) + " states from the cell, found " +
                          std::to_string(next.states.size()));
@@ -50,6 +51,25 @@ Unrolled visit(RNN& rnn, const Cell& cell, const Var& x, const Var& mask, const 
   return made;
 }
 
+Unrolled visit(const RowsCell& cell, const std::vector<Var>& inputs, const Var& lengths, const std::vector<CellState>& states,
+               bool reverse) {
+  const Var& x = inputs.at(0);
+  const VarType& type = x.type();
+  if (type.lod_depth > 0) {
+    if (lengths.defined())
+      throw ProgramError("unroll: expected lengths with a dense [T, N, C] input, found them with " + text(x) + ", whose LoD says them");
+    build::DynamicRNN rnn({.level = type.lod_depth - 1, .reverse = reverse});
+    return visit(rnn, cell, inputs, Var(), states);
+  }
+  if (type.rank() >= 0 && type.rank() < 3)
+    throw ProgramError("unroll: expected rows with LoD, or a dense [T, N, C] input, found " + text(x));
+  const Var mask = lengths.defined() ? build::call1("step_mask", {x, lengths}) : Var();
+  std::vector<CellState> begin = states;
+  for (CellState& state : begin) state.initial = fitting(state.initial, x);
+  build::StaticRNN rnn({.reverse = reverse});
+  return visit(rnn, cell, inputs, mask, begin);
+}
+
 }  // namespace
 
 Var apply(const Activation& activation, const Var& x) {
@@ -60,21 +80,12 @@ Var apply(const Activation& activation, const Var& x) {
 }
 
 Unrolled unroll(const Cell& cell, const Sequences& sequences, const std::vector<CellState>& states, bool reverse) {
-  const Var& x = sequences.x;
-  const VarType& type = x.type();
-  if (type.lod_depth > 0) {
-    if (sequences.lengths.defined())
-      throw ProgramError("unroll: expected lengths with a dense [T, N, C] input, found them with " + text(x) + ", whose LoD says them");
-    build::DynamicRNN rnn({.level = type.lod_depth - 1, .reverse = reverse});
-    return visit(rnn, cell, x, Var(), states);
-  }
-  if (type.rank() >= 0 && type.rank() < 3)
-    throw ProgramError("unroll: expected rows with LoD, or a dense [T, N, C] input, found " + text(x));
-  const Var mask = sequences.lengths.defined() ? build::call1("step_mask", {x, sequences.lengths}) : Var();
-  std::vector<CellState> begin = states;
-  for (CellState& state : begin) state.initial = fitting(state.initial, x);
-  build::StaticRNN rnn({.reverse = reverse});
-  return visit(rnn, cell, x, mask, begin);
+  const RowsCell of_one = [&cell](const std::vector<Var>& rows, const std::vector<Var>& before) { return cell(rows[0], before); };
+  return visit(of_one, {sequences.x}, sequences.lengths, states, reverse);
+}
+
+Unrolled unroll_together(const RowsCell& cell, const std::vector<Var>& inputs, const std::vector<CellState>& states) {
+  return visit(cell, inputs, Var(), states, false);
 }
 
 Stacked stack(std::size_t layers, Direction direction, Sequences sequences,

@@ -69,6 +69,12 @@ struct Unrolled {
 /// ProgramError when the input is neither of the two forms, or the cell gives another number of states.
 Unrolled unroll(const Cell& cell, const Sequences& sequences, const std::vector<CellState>& states, bool reverse = false);
 
+/// A cell of several inputs: a row of each.
+using RowsCell = std::function<CellStep(const std::vector<Var>& rows, const std::vector<Var>& states)>;
+/// `unroll` over several inputs of one form and the same lengths, at least one; a run refuses other lengths. An input that lies in a memory of its own is
+/// read there.
+Unrolled unroll_together(const RowsCell& cell, const std::vector<Var>& inputs, const std::vector<CellState>& states);
+
 /// Layers one over the other. `run(k, sequences, reverse)` unrolls direction k = layer · directions + direction; the outputs of two
 /// directions stand side by side, forward first.
 struct Stacked {

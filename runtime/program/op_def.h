@@ -126,7 +126,7 @@ struct OpDef {
   /// axis of each output along which they lie (−1: none). Throws UnsupportedError with the reason when an output row needs other rows than
   /// its own. Null: it is not described, and a program with this op on its live rows cannot be fed live.
   std::function<std::vector<int>(const InferContext&, const std::vector<int>& axes)> follow_rows;
-  /// The op on rows in memory, which lets a loop with it be fused: called once for each compiled loop, with up to five inputs that are neither
+  /// The op on rows in memory, which lets a loop with it be fused: called once for each compiled loop, with up to six inputs that are neither
   /// absent nor constant, and one or two outputs. The function that it gives has the bits of the kernel. UnsupportedError with the reason
   /// keeps the loop interpreted, and so does null.
   std::function<RowFunction(const PrepareContext&, const RowForm&)> prepare_rows;

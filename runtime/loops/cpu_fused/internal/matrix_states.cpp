@@ -43,10 +43,11 @@ MatrixStates::MatrixStates(const Program& step, DType dtype) : step_(step), dtyp
   for (const Fold& fold : folds) {
     if (gone_.contains(fold.product)) continue;  // of an update
     gone_.insert(fold.product);
-    members_[fold.reduce] = {fold.matrix, no_var, fold.vector, no_var, no_var, no_var, op(fold.reduce).outputs[0]};
+    members_[fold.reduce] = {.state = fold.matrix, .key = fold.vector, .read = op(fold.reduce).outputs[0]};
     if (fold.reshape) gone_.insert(*fold.reshape);
   }
   join_decays();
+  join_reads();
 }
 
 MatrixStates::Place MatrixStates::place(std::size_t op) const {
@@ -128,7 +129,8 @@ void MatrixStates::find_update(std::size_t add, const std::vector<Fold>& folds) 
     const DDim* const before = dims(state);
     const std::optional<Outer> outer = outer_of(term, *form);
     if (!outer || before == nullptr || !same(*before, *form)) continue;
-    members_[fold->reduce] = {state, no_var, outer->key, outer->added, fold->vector, next, op(fold->reduce).outputs[0]};
+    members_[fold->reduce] = {
+        .state = state, .key = outer->key, .added = outer->added, .query = fold->vector, .next = next, .read = op(fold->reduce).outputs[0]};
     gone_.insert({add, outer->product, fold->product});
     if (fold->reshape) gone_.insert(*fold->reshape);
     return;
@@ -165,6 +167,45 @@ void MatrixStates::join_decays() {
       gone_.insert(*product);
       break;
     }
+  }
+}
+
+/// An update adds what is missing: the value less what the matrix gives for the key.
+void MatrixStates::join_reads() {
+  for (auto& [at, update] : members_) {
+    if (update.added == no_var || !read_once(update.added)) continue;
+    const DDim& form = *dims(update.state);
+    std::vector<std::size_t> gone;
+    VarId difference = update.added, rate = no_var;
+    if (const std::optional<std::size_t> product = made_by(update.added, "mul")) {
+      const std::vector<VarId>& factors = op(*product).inputs;
+      for (const auto& [number, other] : {std::pair(factors[0], factors[1]), std::pair(factors[1], factors[0])}) {
+        const DDim* const extents = dims(number);
+        if (extents == nullptr || (!same(*extents, number_of(form)) && extents->slice(1, extents->rank()).elements() != 1)) continue;
+        if (!made_by(other, "sub") || !read_once(other)) continue;
+        difference = other;
+        rate = number;
+        gone.push_back(*product);
+        break;
+      }
+    }
+    const std::optional<std::size_t> sub = made_by(difference, "sub");
+    if (!sub) continue;
+    const VarId value = op(*sub).inputs[0], read = op(*sub).inputs[1];
+    const DDim *const values = dims(value), *const given = dims(read);
+    const auto found = std::find_if(members_.begin(), members_.end(), [&, &update = update](const auto& each) {
+      const Member& member = each.second;
+      return member.read == read && member.added == no_var && member.state == update.state && member.decay == update.decay &&
+             member.key == update.key;
+    });
+    if (found == members_.end() || !read_once(read) || values == nullptr || !over_values(*values, form) || !same(*given, *values)) continue;
+    gone.push_back(*sub);
+    gone.push_back(found->first);
+    gone_.insert(gone.begin(), gone.end());
+    members_.erase(found);
+    update.added = value;
+    update.rate = rate;
+    update.corrected = true;
   }
 }
 

@@ -16,7 +16,8 @@ namespace millrace {
 /// Each op alone would take the whole matrix through memory; together they take it once (kernels/cpu/matrix_state_kernels.h).
 ///
 ///     read    Σ over the keys of (S · decay) · key
-///     update  next = S · decay + key · added, and the same sum of next · query
+///     update  next = S · decay + key · added, and the same sum of next · query; where `added` is rate · (value − read) of the same S, decay and key, the
+///             read is part of the update
 ///
 /// Leading axes are those of matrices. `decay` and the vectors over keys have an extent of 1 in place of the values, `added` in place of the keys; a decay
 /// may have it in place of both, and be missing. Several queries may read one matrix: an axis of S is then 1 where that of the queries is not.
@@ -28,7 +29,9 @@ class MatrixStates {
     VarId state = no_var;
     VarId decay = no_var;
     VarId key = no_var;
-    VarId added = no_var;  ///< of an update
+    VarId added = no_var;  ///< of an update; the value, where it is corrected
+    bool corrected = false;
+    VarId rate = no_var;  ///< of a corrected one; none: 1
     VarId query = no_var;
     VarId next = no_var;
     VarId read = no_var;
@@ -61,6 +64,7 @@ class MatrixStates {
   std::optional<Outer> outer_of(VarId term, const DDim& form) const;
   void find_update(std::size_t add, const std::vector<Fold>& folds);
   void join_decays();
+  void join_reads();
 
   const Program& step_;
   const DType dtype_;

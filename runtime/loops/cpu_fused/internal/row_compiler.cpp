@@ -123,45 +123,52 @@ void RowCompiler::matrix_state(const MatrixStates::Member& member) {
     by_key = from.back().elements() != matrices;
   }
   const bool decays = member.decay != no_var;
-  for (const VarId var : {member.key, member.added, member.query})
+  for (const VarId var : {member.key, member.added, member.query, member.rate})
     if (var != no_var) from.push_back(contiguous(at(var)));
+  const bool corrects = member.corrected, rated = member.rate != no_var;
   std::vector<View> to{make(member.read)};
   if (updates) to.push_back(make(member.next));
   const std::int64_t queries = to[0].elements() / std::max<std::int64_t>(1, matrices * values);
   const auto function = [=]<class T>(std::type_identity<T>) -> RowFunction {
     return
         [=, functions = cpu::matrix_functions<T>()](std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) {
-          for (std::int64_t row = 0; row < rows; ++row) {
-            const auto in = [&](std::size_t k) { return inputs[k].template row<T>(row); };
+          for (std::int64_t matrix = 0; matrix < rows; ++matrix) {
+            const auto in = [&](std::size_t k) { return inputs[k].template row<T>(matrix); };
             const std::size_t vectors = decays ? 2 : 1;
-            for (std::int64_t m = 0; m < matrices; ++m) {
-              cpu::MatrixStep<T> step;
-              step.keys = keys;
-              step.values = values;
-              step.state = in(0) + m * keys * values;
-              step.decay = decays ? in(1) + m * (by_key ? keys : 1) : nullptr;
-              step.decay_step = by_key ? 1 : 0;
-              step.key = in(vectors) + m * keys * (updates ? 1 : queries);
-              step.read = outputs[0].row<T>(row) + m * queries * values;
-              std::int64_t others = queries;
-              if (updates) {
-                step.added = in(vectors + 1) + m * values;
-                step.query = in(vectors + 2) + m * queries * keys;
-                step.next = outputs[1].row<T>(row) + m * keys * values;
-                functions.update(step);
-                step.state = step.next;
-                step.decay = nullptr;
-                step.key = step.query + keys;
-                step.read += values;
-                --others;
-              }
-              for (; others > 0; --others, step.key += keys, step.read += values) functions.read(step);
+            cpu::MatrixStep<T> step;
+            step.keys = keys;
+            step.values = values;
+            step.state = in(0);
+            step.decay = decays ? in(1) : nullptr;
+            step.decay_step = by_key ? 1 : 0;
+            step.key = in(vectors);
+            step.read = outputs[0].row<T>(matrix);
+            std::int64_t others = queries;
+            if (updates) {
+              step.added = in(vectors + 1);
+              step.query = in(vectors + 2);
+              step.next = outputs[1].row<T>(matrix);
+              step.rate = rated ? in(vectors + 3) : nullptr;
+              (corrects ? functions.correct : functions.update)(step);
+              step.state = step.next;
+              step.decay = nullptr;
+              step.key = step.query + keys;
+              step.read += values;
+              --others;
             }
+            for (; others > 0; --others, step.key += keys, step.read += values) functions.read(step);
           }
         };
   };
   apply(desc_.dtype == DType::f64 ? function(std::type_identity<double>{}) : function(std::type_identity<float>{}), from, to);
-  desc_.ops.back().inner = matrices * keys * values;  // how much work it is
+  RowOp& made = desc_.ops.back();
+  made.outer = matrices;
+  made.inner = keys * values * (corrects ? 2 : 1);  // how much work it is
+  made.in_place = updates;
+  for (std::size_t k = 0; k < from.size(); ++k)  // one number may be that of all matrices
+    made.in[k].outer_step = from[k].elements() < matrices ? 0 : from[k].elements() / std::max<std::int64_t>(1, matrices);
+  made.out.outer_step = queries * values;
+  made.out2.outer_step = updates ? keys * values : 0;
 }
 
 void RowCompiler::eval(const Op& op) {

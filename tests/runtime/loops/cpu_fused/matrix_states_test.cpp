@@ -54,6 +54,30 @@ Var corrected(Vectors& in, const Var& state, Var& next) {
   next = kept + (in.v - sum(in.k * kept, {2}, true)) * in.k;
   return next;
 }
+/// The correction counts by a number of each matrix, or of all.
+Var rated(Vectors& in, const Var& state, Var& next) {
+  const Var kept = state * in.by_key;
+  next = kept + (in.v - sum(kept * in.k, {2}, true)) * in.by_head * in.k;
+  return next;
+}
+Var rated_as_one(Vectors& in, const Var& state, Var& next) {
+  const Var rate = reshape(slice(reshape(in.by_head, {0, -1}), 1, 0, 1), {0, 1, 1, 1});
+  next = state + in.k * (rate * (in.v - sum(in.k * state, {2}, true)));
+  return next;
+}
+/// The correction is no product with one number, so the read stands alone.
+Var squared(Vectors& in, const Var& state, Var& next) {
+  const Var missing = in.v - sum(in.k * state, {2}, true);
+  next = state + in.k * (missing * missing);
+  return next;
+}
+/// Something else needs the sum that the correction takes.
+Var read_twice(Vectors& in, const Var& state, Var& next) {
+  const Var found = sum(in.k * state, {2}, true);
+  next = state + in.k * (in.v - found);
+  in.q = in.q * reshape(build::reduce(found, "max", {3}, true), {0, (*found.type().shape)[1], 1, 1, 1});
+  return next;
+}
 /// The decayed matrix is read in another way, too, so it has to be there.
 Var doubled(Vectors& in, const Var& state, Var& next) {
   const Var kept = state * in.by_key;
@@ -73,8 +97,15 @@ struct Spelled {
   Spelling spelling;
   std::size_t members;  ///< that stand in the place of several ops
 };
-const Spelled spellings[] = {
-    {"linear", linear, 1}, {"gated", gated, 1}, {"corrected", corrected, 2}, {"doubled", doubled, 1}, {"read first", read_first, 1}};
+const Spelled spellings[] = {{"linear", linear, 1},
+                             {"gated", gated, 1},
+                             {"corrected", corrected, 1},
+                             {"rated", rated, 1},
+                             {"rated as one", rated_as_one, 1},
+                             {"squared", squared, 2},
+                             {"read twice", read_twice, 2},
+                             {"doubled", doubled, 1},
+                             {"read first", read_first, 1}};
 
 CellCase cell_of(const Form& f, const Spelled& spelled) {
   return {spelled.name,
@@ -126,5 +157,20 @@ TEST_CASE("matrices of all extents that are read and updated at once have the bi
         const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), cell.c}, .5, dtype), lod)},
                           {"boot0", random_tensor(random, {4, cell.widths[0]}, 1, dtype)}};
         CHECK(compare(over_rows(cell, true, false, dtype), feeds) == 1);
+      }
+}
+
+TEST_CASE("matrices too large for the first cache go through many iterations one after the other, with the bits of ops one by one") {
+  const Form forms[] = {{6, 1, 48, 64}, {3, 2, 40, 130}};
+  const LoD lengths[] = {LoD::from_lengths({{41}}), LoD::from_lengths({{12, 12, 12}}), LoD::from_lengths({{30, 7}})};
+  for (const Spelled& each : spellings)
+    for (const Form& form : forms)
+      for (const LoD& lod : lengths) {
+        INFO(each.name, ", keys ", form.keys, ", values ", form.values, ", rows ", lod.rows());
+        Random random(8);
+        const CellCase cell = cell_of(form, each);
+        const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), cell.c}, .5), lod)},
+                          {"boot0", random_tensor(random, {lod.sequences(0), cell.widths[0]}, 1)}};
+        CHECK(compare(over_rows(cell, true, false, DType::f32), feeds) == 1);
       }
 }
