@@ -131,30 +131,38 @@ class Machine {
     return reinterpret_cast<T*>(static_cast<std::byte*>(there) + run * track.step);
   }
 
-  /// Whether `rows` rows of one run of `a` and one of `b` share memory.
-  bool meet(const RowTrack& a, std::int64_t a_width, const RowTrack& b, std::int64_t b_width, std::int64_t rows, std::int64_t runs) const {
-    const auto bounds = [&](const RowTrack& track, std::int64_t width) {
-      const auto [low, high] = std::minmax({at_run(track, 0), at_run(track, 1), at_run(track, runs - 2), at_run(track, runs - 1)});
+  /// Whether a row of a run of `a` and one of `b` share memory.
+  static bool meet(const RowTrack& a, std::int64_t a_width, const RowTrack& b, std::int64_t b_width, std::int64_t rows, std::int64_t runs) {
+    // The memory of the even runs, or that of the odd ones.
+    const auto part = [&](const RowTrack& track, std::int64_t width, std::int64_t first) {
+      const std::int64_t last = first + (runs - 1 - first) / 2 * 2;
+      const auto [low, high] = std::minmax({at_run(track, first), at_run(track, last)});
       return std::pair(low, high + (rows - 1) * track.view.stride + width);
     };
-    const auto [a_low, a_high] = bounds(a, a_width);
-    const auto [b_low, b_high] = bounds(b, b_width);
-    return a_low < b_high && b_low < a_high;
+    for (const std::int64_t i : {0, 1})
+      for (const std::int64_t j : {0, 1}) {
+        const auto [a_low, a_high] = part(a, a_width, i);
+        const auto [b_low, b_high] = part(b, b_width, j);
+        if (a_low < b_high && b_low < a_high) return true;
+      }
+    return false;
   }
 
-  /// Whether an input that lies where outputs do takes what the run before left there, part by part.
+  /// Whether an input that lies where an output does is the only one there, and takes what the run before left, part by part.
   template <class F>
   bool keeps_sections_apart(const F& track_of, std::int64_t rows, std::int64_t runs) const {
-    for (const std::size_t input : plan_.given) {
-      if (plan_.desc.registers[input].kind != RowRegister::Kind::input) continue;
-      for (const std::size_t output : plan_.given) {
-        if (plan_.desc.registers[output].kind != RowRegister::Kind::output) continue;
+    for (const std::size_t output : plan_.given) {
+      if (plan_.desc.registers[output].kind != RowRegister::Kind::output) continue;
+      bool met = false;
+      for (const std::size_t input : plan_.given) {
+        if (plan_.desc.registers[input].kind != RowRegister::Kind::input) continue;
         const RowTrack &from = track_of(input), &to = track_of(output);
         if (!meet(from, plan_.desc.registers[input].width, to, plan_.desc.registers[output].width, rows, runs)) continue;
         const auto handed = std::any_of(plan_.sections->handed.begin(), plan_.sections->handed.end(),
                                         [&](const Handed& each) { return each.input == input && each.output == output; });
-        if (!handed || from.view.stride != to.view.stride || at_run(from, 1) != at_run(to, 0) || at_run(from, 2) != at_run(to, 1))
+        if (met || !handed || from.view.stride != to.view.stride || at_run(from, 1) != at_run(to, 0) || at_run(from, 2) != at_run(to, 1))
           return false;
+        met = true;
       }
     }
     return true;
