@@ -223,6 +223,7 @@ class Planner {
         state_.given.push_back(i);
     const auto registers = static_cast<std::int64_t>(desc_.registers.size());
     state_.table_bytes = lines(registers * 3) * 8;
+    state_.machine_bytes = state_.table_bytes + lines(state_.elements) * element_bytes();
   }
 
  private:
@@ -471,9 +472,8 @@ RowPlan::RowPlan(RowDesc desc) {
 
 const RowDesc& RowPlan::desc() const noexcept { return state_->desc; }
 std::int64_t RowPlan::block_rows() const noexcept { return state_->block_rows; }
-std::int64_t RowPlan::workspace_bytes() const noexcept {
-  return state_->table_bytes + state_->elements * (state_->desc.dtype == DType::f64 ? 8 : 4);
-}
+std::int64_t RowPlan::workspace_bytes() const noexcept { return state_->machine_bytes * (sections() > 1 ? 2 : 1); }
+std::int64_t RowPlan::sections() const noexcept { return state_->sections ? std::ssize(state_->sections->ops) : 1; }
 
 bool is_elementwise(const RowOp& op) {
   return op.kind == RowOp::Kind::unary || op.kind == RowOp::Kind::binary || op.kind == RowOp::Kind::where ||

@@ -119,6 +119,8 @@ class RowPlan {
   std::int64_t block_rows() const noexcept;
   /// Scratch of `run`, aligned to 64 bytes.
   std::int64_t workspace_bytes() const noexcept;
+  /// Equal parts of a row that never read each other, and that `run_tracks` takes one after the other through all runs; 1 where it does not.
+  std::int64_t sections() const noexcept;
 
   struct State;
   const State& state() const noexcept { return *state_; }
@@ -155,6 +157,7 @@ struct RowTrack {
   void* other = nullptr;
 };
 /// `runs` times `run_placed`, each on the next place of every track; an input may lie where an output of the run before does. At most `block_rows` rows.
+/// `helper` does half of the sections, where there are several.
 void run_tracks(const RowPlan& plan, const RowWeights& weights, std::span<const RowTrack> inputs, std::span<const RowTrack> outputs,
                 std::int64_t rows, std::int64_t runs, void* workspace, SpinHelper* helper = nullptr);
 

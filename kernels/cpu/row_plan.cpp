@@ -105,7 +105,7 @@ class Machine {
       const RowRegister& given = plan_.desc.registers[reg];
       return given.kind == RowRegister::Kind::input ? inputs[given.place] : outputs[given.place];
     };
-    if (plan_.sections && runs > 1 && keeps_sections_apart(track_of, rows, runs)) return run_sections(track_of, rows, runs);
+    if (plan_.sections && runs > 1 && keeps_sections_apart(track_of, rows, runs)) return share_sections(track_of, rows, runs);
     for (const std::size_t i : plan_.given) registers_[i] = {static_cast<T*>(track_of(i).view.first), track_of(i).view.stride, 0};
     if (rows == 1)  // the only row is the first one of every tile
       for (std::size_t i = 0; i < plan_.places.size(); ++i) registers_[i].origin = 0;
@@ -168,14 +168,28 @@ class Machine {
     return true;
   }
 
-  /// Row by row, and part by part of a row, through all runs.
+  /// All sections, half of them by the other thread where one helps, in memory of its own.
   template <class F>
-  void run_sections(const F& track_of, std::int64_t rows, std::int64_t runs) {
+  void share_sections(const F& track_of, std::int64_t rows, std::int64_t runs) {
+    const std::size_t count = plan_.sections->ops.size();
+    if (helper_ == nullptr) return run_sections(track_of, rows, runs, 0, count);
+    helper_->both([&](int part, int parts) {
+      const std::size_t half = count / 2;
+      if (part == 0) return run_sections(track_of, rows, runs, 0, parts == 1 ? count : half);
+      Machine other(plan_, weights_, reinterpret_cast<std::byte*>(registers_) + plan_.machine_bytes, nullptr);
+      other.place();
+      other.run_sections(track_of, rows, runs, half, count);
+    });
+  }
+
+  /// Sections [first, last): row by row, and part by part of a row, through all runs.
+  template <class F>
+  void run_sections(const F& track_of, std::int64_t rows, std::int64_t runs, std::size_t first, std::size_t last) {
     const RowPlan::State::Sections& sections = *plan_.sections;
     for (std::size_t i = 0; i < plan_.places.size(); ++i) registers_[i].origin = 0;
     functions_ = functions_of(sections.functions);
     for (std::int64_t row = 0; row < rows; ++row) {
-      for (std::size_t section = 0; section < sections.ops.size(); ++section) {
+      for (std::size_t section = first; section < last; ++section) {
         ops_ = sections.ops[section].data();
         const auto steps_in_place = [&](const Handed& each) {
           return each.in_place && track_of(each.output).other != nullptr &&

@@ -84,8 +84,9 @@ struct RowPlan::State {
   cpu::RowFunctionTable functions;
   std::optional<Sections> sections;  ///< where their states are too large for the first cache together
   std::int64_t block_rows = 0;
-  std::int64_t elements = 0;     ///< in all
-  std::int64_t table_bytes = 0;  ///< in front of the elements: where each register is now
+  std::int64_t elements = 0;       ///< in all
+  std::int64_t table_bytes = 0;    ///< in front of the elements: where each register is now
+  std::int64_t machine_bytes = 0;  ///< both; a second thread that goes through sections has as many behind them
 };
 
 namespace cpu {

@@ -2,7 +2,9 @@
 #include <millrace/kernels/internal/row_sections.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -150,7 +152,7 @@ TEST_CASE("a state that another op reads behind the function stays apart from th
   CHECK_FALSE(found->handed[0].in_place.has_value());
 }
 
-TEST_CASE("many runs, part by part, have the bits of one run after another, wherever states lie") {
+TEST_CASE("many runs, part by part, on one thread or two, have the bits of one run after another, wherever states lie") {
   const RowPlan plan(description());
   REQUIRE(plan.state().sections.has_value());
   RowWeights weights;
@@ -162,8 +164,9 @@ TEST_CASE("many runs, part by part, have the bits of one run after another, wher
   constexpr std::int64_t width = parts * values + 1;
   for (const std::int64_t rows : {1, 3})
     for (const std::int64_t runs : {1, 2, 5, 6})
-      for (const bool kept : {false, true}) {
-        INFO(rows, " rows, ", runs, " runs, states kept ", kept);
+      for (const int way : {0, 1, 2, 3}) {
+        const bool kept = way % 2 != 0, helped = way > 1;
+        INFO(rows, " rows, ", runs, " runs, states kept ", kept, ", helped ", helped);
         const auto numbers = [&](std::int64_t count) {
           std::vector<float> made(static_cast<std::size_t>(count));
           for (float& each : made) each = random.real();
@@ -191,7 +194,19 @@ TEST_CASE("many runs, part by part, have the bits of one run after another, wher
         const RowTrack to[] = {
             {{shown.data(), parts * values}, rows * parts * values * static_cast<std::int64_t>(sizeof(float))},
             kept ? RowTrack{{second, parts * matrix}, state_bytes} : RowTrack{{second, parts * matrix}, 0, slots.data()}};
-        run_tracks(plan, weights, from, to, rows, runs, workspace);
+        SpinHelper helper;
+        std::thread other;
+        if (helped) {
+          std::atomic<bool> here = false;
+          other = std::thread([&] {
+            here = true;
+            helper.serve();
+          });
+          while (!here) std::this_thread::yield();
+        }
+        run_tracks(plan, weights, from, to, rows, runs, workspace, helped ? &helper : nullptr);
+        helper.release();
+        if (helped) other.join();
         CHECK(shown == wanted);
         for (std::int64_t run = kept ? 1 : runs; run <= runs; ++run) {
           const float* const found = slots.data() + (kept ? run : run % 2) * std::ssize(initial);
