@@ -163,15 +163,35 @@ LoDTensor best_hypotheses(const LoDTensor& tokens, std::int64_t end) {
   return {Tensor::from(best, {std::ssize(best)}), LoD::from_lengths({lengths})};
 }
 
-void check_like(const DataShape& wanted, const Dataset& data) {
+/// IndexError, naming the source, for the first of the numbers, i64, that is not below `count`, the numbers of the training data.
+void expect_known(const Tensor& numbers, std::int64_t count, const std::string& source, const char* what, const char* one) {
+  const std::vector<std::int64_t> all = numbers.to_vector<std::int64_t>();
+  const auto wrong = std::find_if(all.begin(), all.end(), [&](std::int64_t number) { return number >= count; });
+  if (wrong == all.end()) return;
+  throw IndexError(fmt::format("{}: expected {} from 0 to {}, as in the training data, found {} as {} {}", source, what, count - 1, *wrong,
+                               one, wrong - all.begin()));
+}
+
+/// Data to validate or to test, compared with that to train on, before the first step: its dtypes, widths, words and classes.
+void check_like(const DataShape& wanted, const Dataset& train, const Dataset& data) {
   const DataShape found = shape_of(data);
-  const auto text = [](const DataShape& shape) {
-    return fmt::format("{} with {} features and {} outputs", name_of(shape.dtype), shape.features, shape.outputs);
+  const auto rows = [](const DataShape& shape) {
+    return shape.dtype == DType::i64 ? "numbers of words, i64" : fmt::format("{} features of {}", shape.features, name_of(shape.dtype));
   };
-  const bool words = wanted.dtype == DType::i64;
-  if (found.dtype != wanted.dtype || (words ? found.features > wanted.features : found.features != wanted.features) ||
-      found.outputs > wanted.outputs || found.tokens != wanted.tokens)
-    throw ShapeError(data.source + ": expected rows as in the training data, " + text(wanted) + ", found " + text(found));
+  const bool words = wanted.dtype == DType::i64, floating = is_floating(train.targets.dtype());
+  if (found.dtype != wanted.dtype)
+    throw DTypeError(fmt::format("{}, rows: expected {}, as in the training data, found {}", data.source, rows(wanted), rows(found)));
+  if (!words && found.features != wanted.features)
+    throw ShapeError(fmt::format("{}, rows: expected {}, as in the training data, found {}", data.source, rows(wanted), rows(found)));
+  if (data.targets.dtype() != train.targets.dtype())
+    throw DTypeError(fmt::format("{}, targets: expected {}, as in the training data, found {}", data.source,
+                                 floating ? fmt::format("values of {}", name_of(train.targets.dtype())) : "classes, i64",
+                                 name_of(data.targets.dtype())));
+  if (floating && found.outputs != wanted.outputs)
+    throw ShapeError(fmt::format("{}, targets: expected {} values each, as in the training data, found {}", data.source, wanted.outputs,
+                                 data.targets.to_string()));
+  if (words) expect_known(data.x.tensor(), wanted.features, data.source, "words", "element");
+  if (!floating) expect_known(data.targets, wanted.outputs, data.source, "classes", "target");
 }
 
 // ---- The job --------------------------------------------------------------------------------------------------------
@@ -261,8 +281,8 @@ class TrainJob {
     const Tensor& targets = data_.train.targets;
     if (floating && (targets.rank() > 2 || (targets.rank() == 2 && targets.dim(1) == 0)))
       throw ShapeError(data_.train.source + ": expected targets (labels) [N] or [N, K] with K of at least 1, found " + targets.to_string());
-    if (data_.validated) check_like(shape_, data_.validation);
-    if (data_.tested) check_like(shape_, data_.test);
+    if (data_.validated) check_like(shape_, data_.train, data_.validation);
+    if (data_.tested) check_like(shape_, data_.train, data_.test);
     if (!config_.standardize) return;
     if (shape_.dtype == DType::i64)
       throw ArgumentError(config_.name + ": [data]: standardize: expected rows of features, found words in " + data_.train.source);

@@ -76,9 +76,11 @@ void l2_rule(GradientContext& c) {
   f.give(f.x() * masked(compare("greater", f.y, 0), f.g / where(none, number(c, 1, f.dtype), f.y)));
 }
 
+/// Where all elements are −∞ the result is, too, and the gradient 0; beside an infinite element finite ones have the gradient 0.
 void log_sum_exp_rule(GradientContext& c) {
   const Folded f(c, true);
-  f.give(f.g * call("exp", {f.x() - masked(call("logical_not", {call("is_inf", {f.y})}), f.y)}));
+  const Term above = call("logical_or", {call("logical_not", {call("is_inf", {f.y})}), compare("greater", f.y, 0)});
+  f.give(f.g * call("exp", {f.x() - masked(above, f.y)}));
 }
 
 void reduce_rule(GradientContext& c) {

@@ -764,6 +764,51 @@ TEST_CASE("at least one sequence is held out, and data without one to measure is
   CHECK(!fs::exists(job.folder / "b"));
 }
 
+TEST_CASE("data to validate or to test that the model has no inputs or classes for is refused before a step, by file and place") {
+  Job job;
+  const NpzTensors good = problem(1, 60);
+  const auto refused = [&](const NpzTensors& train, const NpzTensors& further, const std::vector<std::string>& words) {
+    write_npz(job.folder / "train.npz", train);
+    write_npz(job.folder / "test.npz", further);
+    check_refused(job.command("a", {"--quiet"}), 1, words);
+    CHECK(!fs::exists(job.folder / "a"));
+  };
+  NpzTensors other = good;
+  std::vector<std::int64_t> labels = good.at("labels").to_vector<std::int64_t>();
+  labels[17] = 3;
+  other["labels"] = Tensor::from(labels, {60});
+  refused(good, other, {"test.npz: expected classes from 0 to 2, as in the training data, found 3 as target 17"});
+  other["labels"] = Tensor::from(std::vector<float>(60), {60});
+  refused(good, other, {"test.npz, targets: expected classes, i64, as in the training data, found f32"});
+  other = good;
+  other["rows"] = Tensor::from(std::vector<float>(static_cast<std::size_t>(good.at("rows").dim(0)) * 2), {good.at("rows").dim(0), 2});
+  refused(good, other, {"test.npz, rows: expected 3 features of f32, as in the training data, found 2 features of f32"});
+  other["rows"] = Tensor::from(std::vector<double>(static_cast<std::size_t>(good.at("rows").elements())), good.at("rows").dims());
+  refused(good, other, {"test.npz, rows: expected 3 features of f32, as in the training data, found 3 features of f64"});
+
+  job.config += "[model]\nloss = \"mse\"\n";
+  NpzTensors wide = good, narrow = good;
+  wide["labels"] = Tensor::from(std::vector<float>(120), {60, 2});
+  narrow["labels"] = Tensor::from(std::vector<float>(60), {60});
+  refused(wide, narrow, {"test.npz, targets: expected 2 values each, as in the training data, found f32[60, 1]"});
+  refused(narrow, wide, {"test.npz, targets: expected 1 values each, as in the training data, found f32[60, 2]"});
+  refused(narrow, good, {"test.npz, targets: expected values of f32, as in the training data, found i64"});
+
+  Job words;
+  NpzTensors few = good, more = good;
+  const std::int64_t rows = good.at("rows").dim(0);
+  std::vector<std::int64_t> numbers(static_cast<std::size_t>(rows), 4);
+  few["rows"] = Tensor::from(numbers, {rows});
+  numbers[9] = 5;
+  more["rows"] = Tensor::from(numbers, {rows});
+  write_npz(words.folder / "train.npz", few);
+  write_npz(words.folder / "test.npz", more);
+  words.config.erase(words.config.find("standardize = true\n"), 19);
+  words.config.replace(words.config.find("[[layer]]"), 9, "[[layer]]\nkind = \"embedding\"\nunits = 4\n[[layer]]");
+  check_refused(words.command("a", {"--quiet"}), 1,
+                {"test.npz: expected words from 0 to 4, as in the training data, found 5 as element 9"});
+}
+
 TEST_CASE("classes that only sequences of the held-out share have are classes of the model") {
   Job job;
   NpzTensors tensors = problem(1, 10);

@@ -239,8 +239,8 @@ TEST_CASE("the gradients of folds and norms") {
 }
 
 TEST_CASE(
-    "equal extremes share the gradient equally, a product with zeros has the gradient of the others, and a negative base none by its "
-    "exponent") {
+    "equal extremes share the gradient equally, a product with zeros has the gradient of the others, a negative base none by its "
+    "exponent, and what is summed by logarithms beside infinity none") {
   const auto gradient_of = [](const std::string& type, const std::vector<Tensor>& inputs, const Attributes& attributes,
                               const std::string& of = "d_x0") {
     Program program;
@@ -276,6 +276,13 @@ TEST_CASE(
   CHECK(of_exponent[1] == 0);
   CHECK(std::isnan(of_exponent[2]));
   CHECK(of_exponent[3] == 0);
+
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const std::vector<double> beside = gradient_of("reduce", {Tensor::from({infinity, 1.0, 2.0})}, kind("log_sum_exp"));
+  CHECK(std::isnan(beside[0]));
+  CHECK(beside[1] == 0);
+  CHECK(beside[2] == 0);
+  CHECK(gradient_of("reduce", {Tensor::from({-infinity, -infinity})}, kind("log_sum_exp")) == std::vector<double>{0, 0});
 }
 
 TEST_CASE("the gradients of ops that move elements come from where they went") {
