@@ -11,6 +11,10 @@
 namespace millrace {
 namespace {
 
+void expect_storage(const std::shared_ptr<Allocation>& storage) {
+  if (storage == nullptr) throw UninitializedError("tensor: expected one with elements, found one that was moved from");
+}
+
 std::string axis_text(int axis, const DDim& dims) { return "axis " + std::to_string(axis) + " of " + dims.to_string(); }
 
 }  // namespace
@@ -55,6 +59,7 @@ void Tensor::measure() {
     step *= dims_[axis];
   }
   if (elements_ > 0) return;
+  expect_storage(storage_);
   contiguous_ = true;
   // Strides of nothing lead anywhere.
   offset_ = std::min(offset_, static_cast<std::int64_t>(storage_->bytes() / size_of(dtype_)));
@@ -67,12 +72,13 @@ void Tensor::check_count(std::size_t count) const {
 }
 
 void Tensor::check_written() const {
-  if (storage_ == nullptr) throw UninitializedError("tensor: expected one with elements, found one that was moved from");
+  expect_storage(storage_);
   if (elements_ > 0 && !storage_->written())
     throw UninitializedError("tensor: " + to_string() + " is read, but nothing was ever written to its storage");
 }
 
 void Tensor::check_readable(DType wanted) const {
+  expect_storage(storage_);
   if (wanted != dtype_)
     throw DTypeError("tensor: expected elements of " + std::string(name_of(wanted)) + ", found " + std::string(name_of(dtype_)));
   if (!host_accessible())
@@ -85,6 +91,7 @@ void Tensor::check_readable(DType wanted) const {
 }
 
 void Tensor::check_writable(DType wanted) const {
+  expect_storage(storage_);
   if (wanted != dtype_)
     throw DTypeError("tensor: expected elements of " + std::string(name_of(wanted)) + ", found " + std::string(name_of(dtype_)));
   if (!host_accessible())
@@ -167,6 +174,7 @@ Tensor Tensor::permute(const std::vector<int>& axes) const {
 }
 
 void Tensor::resize(const DDim& dims) {
+  expect_storage(storage_);
   const std::int64_t bytes = checked_mul(dims.elements(), static_cast<std::int64_t>(size_of(dtype_)));
   const std::int64_t used = offset_ * static_cast<std::int64_t>(size_of(dtype_));
   if (std::cmp_greater(checked_add(used, bytes), storage_->bytes())) {
@@ -180,6 +188,7 @@ void Tensor::resize(const DDim& dims) {
 }
 
 Tensor Tensor::copy_to(const CpuPlace&) const {
+  expect_storage(storage_);
   const bool on_cuda = cuda::built() && std::holds_alternative<CudaPlace>(place());
   if (!host_accessible() && !on_cuda) throw PlaceError("copy_to: no backend of " + place().to_string() + " is part of this build");
   check_written();
@@ -227,7 +236,10 @@ std::int64_t Tensor::item_int() const {
   return visit_dtype(dtype_, [&]<class T>(std::type_identity<T>) { return convert_element<std::int64_t>(*data<T>()); });
 }
 
-std::string Tensor::to_string() const { return std::string(name_of(dtype_)) + dims_.to_string() + " on " + place().to_string(); }
+std::string Tensor::to_string() const {
+  const std::string type = std::string(name_of(dtype_)) + dims_.to_string();
+  return storage_ == nullptr ? type + ", moved from" : type + " on " + place().to_string();
+}
 
 ElementRef::ElementRef(Tensor& tensor, const DDim& index) : tensor_(tensor), offset_(tensor.offset_of(index)) {}
 

@@ -379,6 +379,10 @@ def test_a_state_goes_from_session_to_session_and_from_server_to_server():
         with pytest.raises(mr.SavedStateError, match="found no bytes"):
             async with other.session(state=b""):
                 pass
+        for wrong in (5, "a text"):
+            with pytest.raises(mr.ArgumentError, match=f"expected the bytes that `save` gave, or None, found a {type(wrong).__name__}"):
+                async with other.session(state=wrong):
+                    pass
 
     asyncio.run(main())
 

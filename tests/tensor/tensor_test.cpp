@@ -93,6 +93,24 @@ TEST_CASE("reading what nothing wrote is an error") {
   CHECK_THROWS_AS(Tensor(DType::f32, DDim{2}, DDim{1}, 0, nullptr), ArgumentError);
 }
 
+TEST_CASE("a tensor that was moved from is refused wherever its elements are asked for, and prints itself") {
+  Tensor moved = counted({2});
+  const Tensor taken = std::move(moved);
+  const auto refused = [&](auto&& use) { CHECK_THROWS_WITH_AS(use(moved), doctest::Contains("moved from"), UninitializedError); };
+  refused([](Tensor& tensor) { return tensor.to_vector<std::int32_t>(); });
+  refused([](Tensor& tensor) { return tensor.data<std::int32_t>(); });
+  refused([](Tensor& tensor) { return tensor.mutable_data<std::int32_t>(); });
+  refused([](Tensor& tensor) { return tensor.span<std::int32_t>(); });
+  refused([](Tensor& tensor) { return double(tensor[DDim{0}]); });
+  refused([](Tensor& tensor) { tensor[DDim{0}] = 1.0; });
+  refused([](Tensor& tensor) { return tensor.copy_to(CpuPlace{}); });
+  refused([](Tensor& tensor) { return tensor.rows(0, 0); });
+  refused([](Tensor& tensor) { tensor.resize(DDim{1}); });
+  CHECK(moved.to_string() == "i32[2], moved from");
+  moved = counted({3});
+  CHECK(moved.to_string() == "i32[3] on cpu");
+}
+
 TEST_CASE("elements of another type are refused with both names") {
   CHECK_THROWS_WITH_AS(counted({2}).data<float>(), "tensor: expected elements of f32, found i32", DTypeError);
 }

@@ -45,7 +45,11 @@ _Self = TypeVar("_Self", bound="_Session")
 
 
 def _expect_state(state: bytes | None) -> None:
-    if state is not None and len(state) == 0:
+    if state is None:
+        return
+    if not isinstance(state, bytes):
+        raise ArgumentError(f"saved state: expected the bytes that `save` gave, or None, found a {type(state).__name__}")
+    if len(state) == 0:
         raise SavedStateError("saved state: expected the bytes that `save` gave, or None, found no bytes")
 
 
