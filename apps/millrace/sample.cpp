@@ -152,7 +152,9 @@ void add_sample(CLI::App& app, Action& action) {
   command->add_option("--top-k", flags->options.top, "Only so many of the likeliest bytes are drawn from; 0: all; 1: always the likeliest")
       ->check(CLI::Range(0, 256))
       ->capture_default_str();
-  command->add_option("--seed", flags->options.seed, "The same seed, model and prompt give the same text")->capture_default_str();
+  command->add_option("--seed", flags->options.seed, "The same seed, model and prompt give the same text")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{2147483647}))
+      ->capture_default_str();
   command->add_option("--alphabet", flags->alphabet, "u8 [K], the byte of each class; default: alphabet.npy beside the model");
   command->callback([flags, &action] { action = [flags] { return sample(*flags); }; });
 }

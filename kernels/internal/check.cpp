@@ -21,7 +21,9 @@ void check_device_places(std::string_view op, StreamRef stream, std::initializer
     throw PlaceError(start(op) + "a place whose kernels this build has (host memory), found " + stream.place().to_string() +
                      ": there are no CUDA kernels here");
   for (const Tensor* tensor : tensors) {
-    if (tensor == nullptr || &tensor->storage()->resource() == memory) continue;
+    if (tensor == nullptr) continue;
+    if (tensor->storage() == nullptr) throw UninitializedError(start(op) + "tensors with elements, found " + tensor->to_string());
+    if (&tensor->storage()->resource() == memory) continue;
     if (tensor->place() != stream.place())
       throw PlaceError(start(op) + "tensors on " + stream.place().to_string() + " as the stream, found " + tensor->to_string() +
                        ": copy it there first");

@@ -11,7 +11,8 @@
 
 namespace millrace::internal {
 
-/// PlaceError unless this build has kernels for the place of `stream` and every tensor lives there. Null tensors are skipped.
+/// PlaceError unless this build has kernels for the place of `stream` and every tensor lives there. UninitializedError for a tensor that was moved from.
+/// Null tensors are skipped.
 void check_device_places(std::string_view op, StreamRef stream, std::initializer_list<const Tensor*> tensors);
 /// Whether work of `place` runs on a CUDA device.
 bool on_cuda(const Place& place);

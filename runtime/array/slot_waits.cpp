@@ -10,6 +10,19 @@ namespace {
 
 bool is_window(const detail::ArrayCore& core) { return core.kind() == detail::ArrayCore::Kind::window; }
 
+/// The array of a handle. ArgumentError for one that was moved from.
+detail::ArrayCore& expect_array(const std::shared_ptr<detail::ArrayCore>& core) {
+  if (core == nullptr) throw ArgumentError("array: expected an array, found one that was moved from");
+  return *core;
+}
+
+/// The point of a value that is written. UninitializedError for one that was moved from.
+Point point_of(const detail::ArrayCore& core, std::int64_t slot, const LoDTensor& value) {
+  if (value.tensor().storage() != nullptr) return value.ready();
+  throw UninitializedError(core.to_string() + ": expected a tensor for slot " + (slot < 0 ? "behind the last" : std::to_string(slot)) +
+                           ", found one that was moved from");
+}
+
 /// Whether the reader need not wait. One for whose place in the array there is no memory does not: its error is in `refused`.
 bool is_ready(detail::ArrayCore& core, detail::ArrayWaiter& reader) noexcept {
   try {
@@ -25,7 +38,7 @@ bool is_ready(detail::ArrayCore& core, detail::ArrayWaiter& reader) noexcept {
 SlotRead::SlotRead(std::shared_ptr<detail::ArrayCore> core, std::int64_t slot) : core_(std::move(core)) {
   index = slot;
   want = Want::value;
-  core_->check_read(slot);
+  expect_array(core_).check_read(slot);
 }
 
 SlotRead::SlotRead(std::shared_ptr<detail::ArrayCore> core, SlotValue value) : core_(std::move(core)), boot_(std::move(value)) {
@@ -46,7 +59,8 @@ SlotValue SlotRead::await_resume() {
 SlotHas::SlotHas(std::shared_ptr<detail::ArrayCore> core, std::int64_t slot) : core_(std::move(core)) {
   index = slot;
   want = Want::existence;
-  if (slot < 0) throw IndexError(core_->to_string() + ": expected an index from 0 on, found " + std::to_string(slot));
+  const detail::ArrayCore& array = expect_array(core_);
+  if (slot < 0) throw IndexError(array.to_string() + ": expected an index from 0 on, found " + std::to_string(slot));
 }
 
 Wait::Armed SlotHas::arm() noexcept {
@@ -63,7 +77,7 @@ bool SlotHas::await_resume() {
 }
 
 SlotWrite::SlotWrite(std::shared_ptr<detail::ArrayCore> core, std::int64_t slot, LoDTensor value, detail::WriterEntry* writer)
-    : Wait(is_window(*core) ? Kind::blocker : Kind::external), core_(std::move(core)), ready_(value.ready()) {
+    : Wait(is_window(expect_array(core)) ? Kind::blocker : Kind::external), core_(std::move(core)), ready_(point_of(*core_, slot, value)) {
   parks_ = !core_->write(slot, std::move(value), *this, writer);
 }
 

@@ -125,7 +125,8 @@ TEST_CASE("pow of f32 is within 0.6 ulp of the exact power, and has the special 
     const std::vector<float> found = pow(x, y, device.stream(0)).to_vector<float>();
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < found.size(); ++i) {
-      const long double wanted = std::pow(static_cast<long double>(cpu::flushed(bases[i])), static_cast<long double>(cpu::flushed(exponents[i])));
+      const long double wanted =
+          std::pow(static_cast<long double>(cpu::flushed(bases[i])), static_cast<long double>(cpu::flushed(exponents[i])));
       const float rounded = cpu::flushed(static_cast<float>(wanted));
       if (std::isnan(rounded) || std::isinf(rounded) || rounded == 0) {
         wrong += std::isnan(rounded) ? !std::isnan(found[i]) : found[i] != rounded || std::signbit(found[i]) != std::signbit(rounded);
@@ -249,6 +250,16 @@ TEST_CASE("shapes that do not broadcast and dtypes that differ are errors that n
   CHECK_THROWS_WITH_AS(add(a, Tensor::from<float>({1, 2}), device.stream(0)), doctest::Contains("[2, 3] and [2]"), ShapeError);
   CHECK_THROWS_WITH_AS(add(a, Tensor::scalar(1.0), device.stream(0)), "add: expected one dtype, found f32[2, 3] on cpu and f64[] on cpu",
                        DTypeError);
+}
+
+TEST_CASE("an operand that was moved from is an error that names the function") {
+  CpuDevice device;
+  Tensor moved = Tensor::from<float>({1, 2});
+  const Tensor taken = std::move(moved);
+  // NOLINTBEGIN(bugprone-use-after-move)
+  for (const auto& [a, b] : {std::pair(moved, taken), std::pair(taken, moved)})
+    CHECK_THROWS_WITH_AS(add(a, b, device.stream(0)), "add: expected tensors with elements, found f32[2], moved from", UninitializedError);
+  // NOLINTEND(bugprone-use-after-move)
 }
 
 TEST_CASE("no elements give no elements") {

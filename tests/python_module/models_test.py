@@ -189,10 +189,18 @@ def test_activations_of_pytorch():
     torch = pytest.importorskip("torch")
     nn = torch.nn
     x = torch.linspace(-8, 8, 33).reshape(11, 3)
-    for kind in (nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(0.2), nn.ELU(0.5), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Mish(), nn.Softsign(), nn.Hardtanh(-2, 3), nn.Tanh(), nn.Sigmoid(), nn.Identity()):
+    for kind in (nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(0.2), nn.ELU(0.5), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Mish(), nn.Softsign(), nn.Hardtanh(-2, 3), nn.Tanh(), nn.Sigmoid(), nn.Identity(),
+                 nn.CELU(2.0), nn.SELU(), nn.Hardswish(), nn.Hardsigmoid(), nn.LogSigmoid(), nn.LayerNorm(3, eps=0.1, elementwise_affine=False)):
         module = nn.Sequential(nn.Linear(3, 3), kind).eval()
         with torch.no_grad():
             np.testing.assert_allclose(mr.from_torch(module).run(x=[x])["y"].numpy(), module(x).numpy(), atol=1e-5, err_msg=str(kind))
+
+
+def test_a_module_that_is_refused_is_named_with_its_settings():
+    nn = pytest.importorskip("torch").nn
+    for kind, named in ((nn.Softmax(dim=1), r"Softmax\(dim=1\)"), (nn.LayerNorm((2, 3)), r"LayerNorm\(\(2, 3\)"), (nn.GLU(), r"GLU\(dim=-1\)")):
+        with pytest.raises(mr.UnsupportedError, match="a softmax with dim -1, or a Sequential of them, found " + named):
+            mr.from_torch(nn.Sequential(nn.Linear(3, 3), kind))
 
 
 def test_an_exported_module_of_pytorch():

@@ -81,9 +81,14 @@ def _apply(module: Any, x: Var, name: str) -> Var:
         "ReLU6": lambda x: _core.clip(x, 0, 6),
         "LeakyReLU": lambda x: _core.leaky_relu(x, module.negative_slope),
         "ELU": lambda x: _core.elu(x, module.alpha),
+        "CELU": lambda x: _core.call("celu", x, alpha=module.alpha),
+        "SELU": lambda x: _core.call("selu", x, alpha=1.6732632423543772, gamma=1.0507009873554805),
         "GELU": lambda x: _core.gelu(x, module.approximate),
         "SiLU": lambda x: x * _core.sigmoid(x),
         "Mish": _core.mish,
+        "Hardswish": lambda x: _core.call("hard_swish", x),
+        "Hardsigmoid": lambda x: _core.call("hard_sigmoid", x, alpha=1 / 6, beta=0.5),
+        "LogSigmoid": lambda x: -_core.softplus(-x),
         "Softsign": _core.softsign,
         "Hardtanh": lambda x: _core.clip(x, module.min_val, module.max_val),
         "Tanh": _core.tanh,
@@ -101,7 +106,10 @@ def _apply(module: Any, x: Var, name: str) -> Var:
         if module.max_norm is not None:
             raise UnsupportedError(f"from_torch: expected an Embedding without max_norm, found {module.max_norm}: scale the rows of its weight instead")
         return layers.embedding(x, _array(module.weight), name=name)
-    if _is(module, "LayerNorm") and len(module.normalized_shape) == 1 and module.weight is not None:
+    if _is(module, "LayerNorm") and len(module.normalized_shape) == 1:
+        if module.weight is None:
+            ones, zeros = (_core.cast(_core.constant([value] * module.normalized_shape[0]), x.dtype) for value in (1.0, 0.0))
+            return _core.layer_norm(x, ones, zeros, epsilon=module.eps)
         return layers.layer_norm(x, _array(module.weight), None if module.bias is None else _array(module.bias), epsilon=module.eps, name=name)
     if (_is(module, "Softmax") or _is(module, "LogSoftmax")) and module.dim == -1:
         return (_core.softmax if _is(module, "Softmax") else _core.log_softmax)(x)
@@ -114,7 +122,8 @@ def _apply(module: Any, x: Var, name: str) -> Var:
             x = _apply(part, x, f"{name}_{index}" if name else f"layer_{index}")
         return x
     raise UnsupportedError(
-        f"from_torch: expected LSTM, GRU, RNN, Linear, Embedding, LayerNorm, an activation, or a Sequential of them, found {type(module).__name__}: "
+        f"from_torch: expected LSTM, GRU, RNN, Linear, Embedding, LayerNorm of one axis, an activation, a softmax with dim -1, or a Sequential of them, "
+        f"found {type(module).__name__}({module.extra_repr()}): "
         "give example inputs, which exports the module through ONNX"
     )
 

@@ -160,6 +160,13 @@ Term hard_swish_rule(GradientContext& c, const Term& g, const UnaryParams&) {
 /// The gradient where the condition holds, else another one.
 Term above_zero(GradientContext& c, const Term& yes, const Term& no) { return where(compare("greater", value(c, 0), 0), yes, no); }
 
+/// exp(X · scale) where X is below 0. A difference of the result would cancel there; elsewhere it is 1, so that no derivative overflows.
+Term exp_below_zero(GradientContext& c, double scale) {
+  const Term x = value(c, 0);
+  const Term below = where(compare("greater", x, 0), number(c, 0, x.dtype()), x);
+  return call("exp", {scale == 1 ? below : below * scale});
+}
+
 void add_unary_rules(OpRegistry& registry) {
   const auto rule = [&](const char* name, Derivative derivative) { registry.set_gradient(name, unary_rule(name, std::move(derivative))); };
   using P = const UnaryParams&;
@@ -179,9 +186,9 @@ void add_unary_rules(OpRegistry& registry) {
   rule("tanh", [](C c, G g, P) { return call("tanh_gradient", {g, result(c)}); });
   rule("relu", [](C c, G g, P) { return masked(compare("greater", result(c), 0), g); });
   rule("leaky_relu", [](C c, G g, P p) { return where(compare("greater", value(c, 0), 0), g, g * p.alpha); });
-  rule("elu", [](C c, G g, P p) { return above_zero(c, g, g * (result(c) + p.alpha)); });
-  rule("selu", [](C c, G g, P p) { return above_zero(c, g * p.beta, g * (result(c) + p.alpha * p.beta)); });
-  rule("celu", [](C c, G g, P p) { return above_zero(c, g, g * (result(c) * (1 / p.alpha) + 1.0)); });
+  rule("elu", [](C c, G g, P p) { return above_zero(c, g, g * (exp_below_zero(c, 1) * p.alpha)); });
+  rule("selu", [](C c, G g, P p) { return above_zero(c, g * p.beta, g * (exp_below_zero(c, 1) * (p.alpha * p.beta))); });
+  rule("celu", [](C c, G g, P p) { return above_zero(c, g, g * exp_below_zero(c, 1 / p.alpha)); });
   rule("hard_sigmoid", [](C c, G g, P p) {
     const Term y = result(c);
     return masked(call("logical_and", {compare("greater", y, 0), compare("less", y, 1)}), g * p.alpha);

@@ -682,6 +682,8 @@ clip_norm = 1.0
                 {"--prompt, byte 2: expected a byte of", "alphabet.npy, found 120"});
   check_refused({"sample", (job.folder / "no").string()}, 1, {"no: cannot open: No such file"});
   check_refused({"sample", (job.folder / "a").string(), "--temperature", "0"}, 2, {"--temperature"});
+  for (const char* seed : {"-1", "2147483648", "99999999999999999999999"})
+    check_refused({"sample", (job.folder / "a").string(), "--seed", seed}, 2, {"--seed", "0 to 2147483647"});
 }
 
 TEST_CASE("without a prompt, a text of an alphabet without a new line begins with its first byte") {

@@ -182,6 +182,24 @@ TEST_CASE("a writer that was moved from says so") {
   CHECK(moved.name() == "socket");
 }
 
+TEST_CASE("reads and writes by an array that was moved from, and writes of a tensor that was, are refused") {
+  TensorArray moved(2);
+  const TensorArray array = std::move(moved);
+  const char* const why = "array: expected an array, found one that was moved from";
+  // NOLINTBEGIN(bugprone-use-after-move)
+  CHECK_THROWS_WITH_AS(moved.write(0, Tensor::scalar(1.0f)), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.append(Tensor::scalar(1.0f)), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.read(0)), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.has(0)), why, ArgumentError);
+  Tensor value = Tensor::scalar(1.0f);
+  const Tensor taken = std::move(value);
+  CHECK_THROWS_WITH_AS(array.write(1, value), "array 'array' of 2 slots: expected a tensor for slot 1, found one that was moved from",
+                       UninitializedError);
+  // NOLINTEND(bugprone-use-after-move)
+  array.write(1, taken);
+  CHECK(array.peek(1)->tensor().item() == 1);
+}
+
 TEST_CASE("a gather of no slots has the extents of the slots") {
   CpuDevice cpu;
   const TensorArray array(3);

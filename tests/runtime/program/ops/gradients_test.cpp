@@ -238,27 +238,33 @@ TEST_CASE("the gradients of folds and norms") {
   }
 }
 
+namespace {
+
+/// The gradient of the sum of an op's result by one of its inputs, in f64.
+std::vector<double> gradient_of(const std::string& type, const std::vector<Tensor>& inputs, const Attributes& attributes,
+                                const std::string& of = "d_x0") {
+  Program program;
+  Op op{type, {}, {}, attributes, {}};
+  Feeds feeds;
+  for (const Tensor& input : inputs) {
+    const std::string name = "x" + std::to_string(op.inputs.size());
+    op.inputs.push_back(program.add_input(name, VarType(input.dtype(), input.dims())));
+    feeds.emplace(name, input);
+  }
+  const VarId out = program.append(0, std::move(op)).at(0);
+  program.add_output("y", out);
+  const DDim dims = *program.var(out).type.shape;
+  Tensor seed(DType::f64, dims);
+  for (std::int64_t i = 0; i < seed.elements(); ++i) seed.mutable_data<double>()[i] = 1;
+  feeds.emplace("seed_0", seed);
+  return on_cpu(with_gradients(program), feeds)[of].tensor().to_vector<double>();
+}
+
+}  // namespace
+
 TEST_CASE(
     "equal extremes share the gradient equally, a product with zeros has the gradient of the others, a negative base none by its "
     "exponent, and what is summed by logarithms beside infinity none") {
-  const auto gradient_of = [](const std::string& type, const std::vector<Tensor>& inputs, const Attributes& attributes,
-                              const std::string& of = "d_x0") {
-    Program program;
-    Op op{type, {}, {}, attributes, {}};
-    Feeds feeds;
-    for (const Tensor& input : inputs) {
-      const std::string name = "x" + std::to_string(op.inputs.size());
-      op.inputs.push_back(program.add_input(name, VarType(input.dtype(), input.dims())));
-      feeds.emplace(name, input);
-    }
-    const VarId out = program.append(0, std::move(op)).at(0);
-    program.add_output("y", out);
-    const DDim dims = *program.var(out).type.shape;
-    Tensor seed(DType::f64, dims);
-    for (std::int64_t i = 0; i < seed.elements(); ++i) seed.mutable_data<double>()[i] = 1;
-    feeds.emplace("seed_0", seed);
-    return on_cpu(with_gradients(program), feeds)[of].tensor().to_vector<double>();
-  };
   const auto kind = [](const char* name) { return Attributes{{"kind", std::string(name)}, {"axes", Ints{0}}, {"keepdims", false}}; };
   CHECK(gradient_of("reduce", {Tensor::from({1.0, 3.0, 3.0, 2.0})}, kind("max")) == std::vector<double>{0, 0.5, 0.5, 0});
   CHECK(gradient_of("reduce", {Tensor::from({2.0, 0.0, 3.0})}, kind("prod")) == std::vector<double>{0, 6, 0});
@@ -283,6 +289,17 @@ TEST_CASE(
   CHECK(beside[1] == 0);
   CHECK(beside[2] == 0);
   CHECK(gradient_of("reduce", {Tensor::from({-infinity, -infinity})}, kind("log_sum_exp")) == std::vector<double>{0, 0});
+}
+
+TEST_CASE("the gradients of elu, selu and celu are as exact as the exponential, where the result is next to its bound") {
+  for (const double x : {-2.0, -20.0, -50.0, -700.0}) {
+    INFO("x ", x);
+    const Tensor at = Tensor::from({x});
+    CHECK(gradient_of("elu", {at}, {{"alpha", 1.5}})[0] / (1.5 * std::exp(x)) == doctest::Approx(1).epsilon(1e-13));
+    CHECK(gradient_of("selu", {at}, {{"alpha", 1.5}, {"gamma", 2.0}})[0] / (3 * std::exp(x)) == doctest::Approx(1).epsilon(1e-13));
+    CHECK(gradient_of("celu", {at}, {{"alpha", 2.0}})[0] / std::exp(x / 2) == doctest::Approx(1).epsilon(1e-13));
+  }
+  for (const char* op : {"elu", "selu", "celu"}) CHECK(gradient_of(op, {Tensor::from({1e4})}, {{"alpha", 1.0}})[0] >= 1);
 }
 
 TEST_CASE("the gradients of ops that move elements come from where they went") {
