@@ -711,8 +711,13 @@ def test_a_dict_may_hold_any_letters_lists_and_numbers_of_numpy(folder):
     made = mr.train(job, data=place)
     assert made.folder == place / "out" and len(made.epochs) == 2
     assert "model.mr" in made.files and made.epochs[-1].train.loss > 0
-    for wrong in ({"layer": [{"kind": "gru"}, 3]}, {"data": {"train": {"a": 1}}}):
-        with pytest.raises(TypeError, match="expected text, a number, a bool or a list of these"):
+    for wrong, place in (
+        ({"layer": [{"kind": "gru"}, 3]}, r"layer\[0\]"),
+        ({"layer": [{"kind": "gru"}, {"kind": None}]}, r"layer\[1\]\.kind"),
+        ({"data": {"train": {"a": 1}}}, r"data\.train"),
+        ({"epochs": None}, "epochs"),
+    ):
+        with pytest.raises(TypeError, match=f"train: {place}: expected text, a number, a bool or a list of these"):
             mr.train({**job, **wrong}, data=place)
 
 

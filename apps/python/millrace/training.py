@@ -67,7 +67,7 @@ def _toml_text(text: str) -> str:
     return '"' + "".join(c if c >= " " and c not in '"\\\x7f' and not "\ud800" <= c <= "\udfff" else f"\\u{ord(c):04x}" for c in text) + '"'
 
 
-def _toml_value(value: Any) -> str:
+def _toml_value(place: str, value: Any) -> str:
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # a number of NumPy or PyTorch
         value = value.item()
     if isinstance(value, bool):
@@ -79,8 +79,8 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, (str, os.PathLike)):
         return _toml_text(os.fspath(value))
     if isinstance(value, (list, tuple)):  # a line for each, as lines are bounded
-        return "[" + ",\n".join(_toml_value(one) for one in value) + "]"
-    raise TypeError(f"train: expected text, a number, a bool or a list of these in the configuration, found a {type(value).__name__}")
+        return "[" + ",\n".join(_toml_value(f"{place}[{i}]", one) for i, one in enumerate(value)) + "]"
+    raise TypeError(f"train: {place}: expected text, a number, a bool or a list of these in the configuration, found a {type(value).__name__}")
 
 
 def _toml_key(key: Any) -> str:
@@ -97,11 +97,12 @@ def _tables(value: Any) -> list[Mapping[str, Any]] | None:
 
 def _toml(config: Mapping[str, Any]) -> str:
     """A configuration as TOML: values first, then tables and lists of tables."""
-    lines = [f"{_toml_key(key)} = {_toml_value(value)}" for key, value in config.items() if _tables(value) is None]
+    lines = [f"{_toml_key(key)} = {_toml_value(str(key), value)}" for key, value in config.items() if _tables(value) is None]
     for key, value in config.items():
-        for table in _tables(value) or []:
+        for i, table in enumerate(_tables(value) or []):
             lines.append(f"[{_toml_key(key)}]" if isinstance(value, Mapping) else f"[[{_toml_key(key)}]]")
-            lines += [f"{_toml_key(inner)} = {_toml_value(held)}" for inner, held in table.items()]
+            place = str(key) if isinstance(value, Mapping) else f"{key}[{i}]"
+            lines += [f"{_toml_key(inner)} = {_toml_value(f'{place}.{inner}', held)}" for inner, held in table.items()]
     return "\n".join(lines) + "\n"
 
 
