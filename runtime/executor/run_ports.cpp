@@ -2,6 +2,7 @@
 #include <millrace/runtime/executor/run_ports.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,12 @@ Value place(const Value& value, const Place& wanted, StreamRef stream) {
   // Small integers that steer loops: a stream of the host's reaches no device.
   if (wanted.is_cpu() && !from.tensor().host_accessible()) return LoDTensor(from.tensor().copy_to(CpuPlace{}), from.lod());
   return LoDTensor(clone(from.tensor(), stream), from.lod());
+}
+
+std::string inputs_of(const Program& program) {
+  std::string names;
+  for (const Program::Port& port : program.inputs()) names += (names.empty() ? "" : ", ") + port.name;
+  return names.empty() ? "none" : names;
 }
 
 /// Of a result that is shared: what its caller may write.
@@ -58,7 +65,8 @@ void RunPorts::feed(const Feeds& feeds) {
     if (!known && program.constant(program.find_var(name)) != nullptr)
       throw ArgumentError(fmt::format(
           "run: the program '{}' has no input '{}', which has a default value in the model, taken as a constant", program.title(), name));
-    if (!known) throw ArgumentError(fmt::format("run: the program '{}' has no input '{}'", program.title(), name));
+    if (!known)
+      throw ArgumentError(fmt::format("run: the program '{}' has no input '{}': expected {}", program.title(), name, inputs_of(program)));
   }
   for (const Program::Port& port : program.inputs()) {
     const auto fed = feeds.find(port.name);
