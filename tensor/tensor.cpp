@@ -11,10 +11,6 @@
 namespace millrace {
 namespace {
 
-void expect_storage(const std::shared_ptr<Allocation>& storage) {
-  if (storage == nullptr) throw UninitializedError("tensor: expected one with elements, found one that was moved from");
-}
-
 std::string axis_text(int axis, const DDim& dims) { return "axis " + std::to_string(axis) + " of " + dims.to_string(); }
 
 }  // namespace
@@ -59,11 +55,13 @@ void Tensor::measure() {
     step *= dims_[axis];
   }
   if (elements_ > 0) return;
-  expect_storage(storage_);
+  held();
   contiguous_ = true;
   // Strides of nothing lead anywhere.
   offset_ = std::min(offset_, static_cast<std::int64_t>(storage_->bytes() / size_of(dtype_)));
 }
+
+void Tensor::refuse_moved() { throw UninitializedError("tensor: expected one with elements, found one that was moved from"); }
 
 void Tensor::check_count(std::size_t count) const {
   if (std::cmp_not_equal(count, elements_))
@@ -72,13 +70,13 @@ void Tensor::check_count(std::size_t count) const {
 }
 
 void Tensor::check_written() const {
-  expect_storage(storage_);
+  held();
   if (elements_ > 0 && !storage_->written())
     throw UninitializedError("tensor: " + to_string() + " is read, but nothing was ever written to its storage");
 }
 
 void Tensor::check_readable(DType wanted) const {
-  expect_storage(storage_);
+  held();
   if (wanted != dtype_)
     throw DTypeError("tensor: expected elements of " + std::string(name_of(wanted)) + ", found " + std::string(name_of(dtype_)));
   if (!host_accessible())
@@ -91,7 +89,7 @@ void Tensor::check_readable(DType wanted) const {
 }
 
 void Tensor::check_writable(DType wanted) const {
-  expect_storage(storage_);
+  held();
   if (wanted != dtype_)
     throw DTypeError("tensor: expected elements of " + std::string(name_of(wanted)) + ", found " + std::string(name_of(dtype_)));
   if (!host_accessible())
@@ -174,7 +172,7 @@ Tensor Tensor::permute(const std::vector<int>& axes) const {
 }
 
 void Tensor::resize(const DDim& dims) {
-  expect_storage(storage_);
+  held();
   const std::int64_t bytes = checked_mul(dims.elements(), static_cast<std::int64_t>(size_of(dtype_)));
   const std::int64_t used = offset_ * static_cast<std::int64_t>(size_of(dtype_));
   if (std::cmp_greater(checked_add(used, bytes), storage_->bytes())) {
@@ -188,7 +186,7 @@ void Tensor::resize(const DDim& dims) {
 }
 
 Tensor Tensor::copy_to(const CpuPlace&) const {
-  expect_storage(storage_);
+  held();
   const bool on_cuda = cuda::built() && std::holds_alternative<CudaPlace>(place());
   if (!host_accessible() && !on_cuda) throw PlaceError("copy_to: no backend of " + place().to_string() + " is part of this build");
   check_written();

@@ -56,8 +56,8 @@ class Tensor {
   std::int64_t elements() const { return elements_; }
   std::size_t bytes() const { return static_cast<std::size_t>(elements_) * size_of(dtype_); }
   bool is_contiguous() const noexcept { return contiguous_; }
-  Place place() const { return storage_->resource().place(); }
-  bool host_accessible() const noexcept { return storage_->resource().host_accessible(); }
+  Place place() const { return held().resource().place(); }
+  bool host_accessible() const { return held().resource().host_accessible(); }
 
   /// The first element, for host code. DTypeError, PlaceError, UninitializedError, NotReadyError as above. Strided views: use `strides()`.
   template <class T>
@@ -87,7 +87,7 @@ class Tensor {
   void* raw_mutable() const noexcept { return storage_->data() + offset_ * static_cast<std::int64_t>(size_of(dtype_)); }
 
   /// The point after which the elements are there.
-  Point ready() const { return storage_->ready(); }
+  Point ready() const { return held().ready(); }
   const std::shared_ptr<Allocation>& storage() const noexcept { return storage_; }
   bool shares_storage_with(const Tensor& other) const noexcept { return storage_ == other.storage_; }
   /// Throws UninitializedError when nothing was ever written to the storage of a tensor that has elements, or when the tensor was moved from.
@@ -95,7 +95,7 @@ class Tensor {
 
   /// A view that cannot be written through.
   Tensor read_only() const;
-  bool is_read_only() const noexcept { return read_only_ || storage_->frozen(); }
+  bool is_read_only() const { return read_only_ || held().frozen(); }
 
   /// Views. `reshape` needs contiguous storage and the same count; one extent may be −1. IndexError, ShapeError name both sides.
   Tensor reshape(const DDim& dims) const;
@@ -125,6 +125,12 @@ class Tensor {
 
  private:
   friend class ElementRef;
+  /// The storage. UninitializedError when the tensor was moved from.
+  const Allocation& held() const {
+    if (storage_ == nullptr) refuse_moved();
+    return *storage_;
+  }
+  [[noreturn]] static void refuse_moved();
   void check_count(std::size_t count) const;
   void check_readable(DType wanted) const;
   void check_writable(DType wanted) const;

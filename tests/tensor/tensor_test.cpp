@@ -106,6 +106,10 @@ TEST_CASE("a tensor that was moved from is refused wherever its elements are ask
   refused([](Tensor& tensor) { return tensor.copy_to(CpuPlace{}); });
   refused([](Tensor& tensor) { return tensor.rows(0, 0); });
   refused([](Tensor& tensor) { tensor.resize(DDim{1}); });
+  refused([](Tensor& tensor) { return tensor.place(); });
+  refused([](Tensor& tensor) { return tensor.host_accessible(); });
+  refused([](Tensor& tensor) { return tensor.is_read_only(); });
+  refused([](Tensor& tensor) { return tensor.ready(); });
   CHECK(moved.to_string() == "i32[2], moved from");
   moved = counted({3});
   CHECK(moved.to_string() == "i32[3] on cpu");
