@@ -235,8 +235,8 @@ void FusedRun::State::read_shared(StreamRef stream) {
 bool FusedRun::State::worth_sharing() const {
   if (!loop->step_.kernel) return false;
   const RowPlan& plan = loop->step_.kernel->plan();
-  // Two rows or more are dealt to the threads whole.
-  if (plan.sections() > 1 && most_rows == 1) return operands.iterations * work >= 2 * thread_work;
+  // Two rows or more are dealt to the threads whole. Sections are shared by runs of several iterations behind the first one.
+  if (plan.sections() > 1 && most_rows == 1) return operands.iterations > 2 && operands.iterations * work >= 2 * thread_work;
   const RowDesc& desc = plan.desc();
   return std::any_of(desc.ops.begin(), desc.ops.end(), [&](const RowOp& op) { return product_of(op, desc) >= row_split_work; });
 }
