@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <future>
 #include <memory_resource>
 #include <optional>
@@ -57,6 +58,35 @@ asio::awaitable<void> started_in_a_coroutine(Start* start) {
   co_await (*start)(asio::use_awaitable);
 }
 
+/// Runs `body` on `context`, whose other operations may stay pending; its error, or null.
+inline std::exception_ptr run_coroutine(asio::io_context& context, asio::awaitable<void> body) {
+  std::optional<std::exception_ptr> ended;
+  asio::co_spawn(context, std::move(body), [&](std::exception_ptr error) { ended = error; });
+  run_until(context, ended);
+  return *ended;
+}
+
+/// A completion handler that tells what `value` is when it is called. Handlers are types of their own, not lambdas of the function below, so that
+/// operations with one signature share the code that Asio makes for them.
+struct TellsValue {
+  std::optional<bool>* told;
+  const bool* value;
+  template <class... Results>
+  void operator()(Results&&...) const {
+    *told = *value;
+  }
+};
+
+/// The same for a strand: whether it runs the handler.
+struct TellsStrand {
+  std::optional<bool>* told;
+  const asio::strand<asio::io_context::executor_type>* strand;
+  template <class... Results>
+  void operator()(Results&&...) const {
+    *told = strand->running_in_this_thread();
+  }
+};
+
 /// Starts an operation that succeeds, `start(token)`, once with each kind of completion token, and runs it on `context`.
 template <class Start>
 void check_completion_tokens(asio::io_context& context, Start start) {
@@ -64,7 +94,7 @@ void check_completion_tokens(asio::io_context& context, Start start) {
     INFO("a callback");
     bool inside = true;
     std::optional<bool> called;
-    start([&](auto&&...) { called = inside; });
+    start(TellsValue{&called, &inside});
     inside = false;
     run_until(context, called);
     CHECK_FALSE(*called);  // never inside the call
@@ -81,26 +111,23 @@ void check_completion_tokens(asio::io_context& context, Start start) {
   }
   {
     INFO("use_awaitable");
-    std::optional<std::exception_ptr> ended;
-    asio::co_spawn(context, started_in_a_coroutine(&start), [&](std::exception_ptr error) { ended = error; });
-    run_until(context, ended);
-    CHECK(*ended == nullptr);
+    CHECK(run_coroutine(context, started_in_a_coroutine(&start)) == nullptr);
   }
   {
     INFO("deferred");
+    const bool is_called = true;
     std::optional<bool> called;
     auto operation = start(asio::deferred);
-    std::move(operation)([&](auto&&...) { called = true; });
+    std::move(operation)(TellsValue{&called, &is_called});
     run_until(context, called);
     CHECK(*called);
   }
   {
     INFO("an associated executor and allocator");
-    auto strand = asio::make_strand(context);
+    const auto strand = asio::make_strand(context);
     CountingMemory memory;
     std::optional<bool> called;
-    start(asio::bind_allocator(std::pmr::polymorphic_allocator<>(&memory),
-                               asio::bind_executor(strand, [&](auto&&...) { called = strand.running_in_this_thread(); })));
+    start(asio::bind_allocator(std::pmr::polymorphic_allocator<>(&memory), asio::bind_executor(strand, TellsStrand{&called, &strand})));
     CHECK(memory.total > 0);
     run_until(context, called);
     CHECK(*called);
