@@ -5,6 +5,7 @@
 #include <array>
 #include <string>
 
+#include <millrace/kernels/cpu/conv_byte_units.h>
 #include <millrace/kernels/cpu/conv_integer.h>
 #include <millrace/kernels/cpu/int8_kernels.h>
 #include <millrace/kernels/internal/check.h>
@@ -16,7 +17,7 @@ namespace millrace {
 bool conv_integer_is_fast() { return &cpu::int8_kernels() != &cpu::plain_int8_kernels(); }
 
 PackedConvInteger pack_conv_integer(const ConvDesc& desc, const Tensor& weights, std::span<const std::int32_t> zeros,
-                                    std::span<const std::int32_t> added) {
+                                    std::span<const std::int32_t> added, std::optional<std::int64_t> places) {
   internal::check_dtype("conv_integer", "the weights", weights, DType::i8);
   internal::check_contiguous("conv_integer", "the weights", weights);
   const int axes = static_cast<int>(desc.axes.size());
@@ -31,12 +32,15 @@ PackedConvInteger pack_conv_integer(const ConvDesc& desc, const Tensor& weights,
     if (!numbers.empty() && std::ssize(numbers) != units)
       throw ShapeError("conv_integer: expected numbers of " + std::to_string(units) + " units, found " + std::to_string(numbers.size()));
   const cpu::ConvIntegerForm form = cpu::conv_integer_form(desc, weights.dims());
+  const bool by_units = cpu::takes_byte_units(form, !zeros.empty(), places);
   PackedConvInteger packed{desc,
                            weights.dims(),
-                           Tensor(DType::i8, DDim{form.groups * form.group_stride()}),
+                           Tensor(DType::i8, DDim{by_units ? 0 : form.groups * form.group_stride()}),
                            std::vector<std::int32_t>(static_cast<std::size_t>(units), 0),
                            {zeros.begin(), zeros.end()},
-                           {added.begin(), added.end()}};
+                           {added.begin(), added.end()},
+                           by_units ? std::optional(cpu::pack_byte_units(desc, weights)) : std::nullopt};
+  if (by_units) return packed;
   auto* const data = packed.data.mutable_data<std::int8_t>();
   std::fill_n(data, packed.data.elements(), std::int8_t{0});
   const std::int8_t* from = weights.data<std::int8_t>();
@@ -99,7 +103,8 @@ Tensor conv_integer(const PackedConvInteger& weights, const Tensor& x, const Ten
       [weights, from, zero, held, out = out](KernelContext& context) {
         const std::int32_t stands =
             zero.dtype() == DType::i8 ? static_cast<const std::int8_t*>(zero.raw())[0] : static_cast<const std::uint8_t*>(zero.raw())[0];
-        cpu::conv_integer(weights, from, stands, held, out, context);
+        weights.units ? cpu::conv_byte_units(weights, from, stands, held, out, context)
+                      : cpu::conv_integer(weights, from, stands, held, out, context);
       },
       stream);
   return out;

@@ -16,6 +16,7 @@
 #include <millrace/kernels/cpu/elementary-inl.h>
 #include <millrace/kernels/cpu/partial-inl.h>
 #include <millrace/kernels/cpu/quantize-inl.h>
+#include <millrace/kernels/cpu/scaled_sums-inl.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
@@ -323,8 +324,21 @@ HWY_INLINE void RunRows(const ArithmeticCall<T>& call, const ByteSteps& steps = 
 }
 
 template <class N>
+HWY_NOINLINE void RedoQuotients(const ArithmeticCall<float>& call, const ByteSteps& steps, std::int64_t r, std::int64_t i) {
+  Row<float, ByteQuotient<N>> row(call, steps);
+  row.start(0);
+  if (r > 0) row.start(r);
+  row.template whole<1, true>(i, i, reinterpret_cast<std::uint8_t*>(call.out) + r * call.out_row);
+}
+
+template <class N>
 HWY_NOINLINE void RunQuotients(const ArithmeticCall<float>& call, const ByteSteps& steps) {
-  RunRows<ByteQuotient<N>>(call, steps);
+  const ArithmeticInput<float>& divisor = call.inputs[steps.divisor];
+  const ScaledSums sums(call, divisor);
+  if (!sums.fits || call.count < static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>())))
+    return RunRows<ByteQuotient<N>>(call, steps);
+  RunScaledSums<N>(call, sums, *divisor.first, steps.zero,
+                   [&](std::int64_t r, std::int64_t i) HWY_ATTR { RedoQuotients<N>(call, steps, r, i); });
 }
 
 void RunRowsF32(const ArithmeticCall<float>& call) {

@@ -56,6 +56,24 @@ struct Gathering {
   void (*close)() = nullptr;  ///< behind the last one
 };
 
+/// Channels of a depthwise convolution of bytes that are computed at once, and the taps that one product sums.
+inline constexpr std::int64_t depthwise_channels = 64, depthwise_taps = 4;
+
+/// 64 channels of a depthwise convolution of bytes at some places: sums[row][c] = starts[c] + Σ over taps of x[c]·w[c], with the sign bit of i8 flipped to make x unsigned.
+struct DepthwiseBytesCall {
+  const std::uint8_t* const* taps =
+      nullptr;  ///< [row][tap]: the first channel of a place of x, behind whose last channel 63 bytes may be read
+  std::int64_t rows = 0;
+  std::int64_t fours = 0;                ///< of taps in a row
+  std::int64_t channel = 0;              ///< the first of the 64
+  const std::int8_t* weights = nullptr;  ///< [four][channel, in the order of depthwise_order][tap of the four]
+  const std::int32_t* starts = nullptr;  ///< [channel, in that order]
+  std::uint8_t flip = 0;
+  std::int32_t* sums = nullptr;  ///< [row][64]
+};
+/// The place of a channel: a product takes the neighbours of four bytes from four lanes of 16.
+inline constexpr std::int64_t depthwise_order(std::int64_t channel) { return channel % 16 / 4 * 16 + channel / 16 * 4 + channel % 4; }
+
 /// The kernels of one instruction set.
 struct Int8Kernels {
   std::int64_t lanes;  ///< columns of a vector
@@ -72,6 +90,7 @@ struct Int8Kernels {
   /// to[i] = from[i·stride] ^ flip.
   void (*pick)(const std::uint8_t* from, std::int64_t stride, std::uint8_t flip, std::int64_t count, std::uint8_t* to);
   Gathering gathering = {};
+  void (*depthwise)(const DepthwiseBytesCall&) = nullptr;  ///< null where places in the lanes are faster
 };
 
 /// The kernels of the best instruction set of this machine.

@@ -138,11 +138,40 @@ MILLRACE_VNNI void pick(const std::uint8_t* from, std::int64_t stride, std::uint
   }
 }
 
+MILLRACE_VNNI void depthwise(const DepthwiseBytesCall& call) {
+  const __m512i flip = _mm512_set1_epi8(static_cast<char>(call.flip));
+  for (std::int64_t row = 0; row < call.rows; ++row) {
+    const std::uint8_t* const* const taps = call.taps + row * call.fours * depthwise_taps;
+    __m512i sum[4];
+    for (int i = 0; i < 4; ++i) sum[i] = _mm512_loadu_si512(call.starts + i * lanes);
+    for (std::int64_t four = 0; four < call.fours; ++four) {
+      __m512i x[depthwise_taps];
+      for (int tap = 0; tap < depthwise_taps; ++tap)
+        x[tap] = _mm512_xor_si512(_mm512_loadu_si512(taps[four * depthwise_taps + tap] + call.channel), flip);
+      const __m512i low[2] = {_mm512_unpacklo_epi8(x[0], x[1]), _mm512_unpacklo_epi8(x[2], x[3])};
+      const __m512i high[2] = {_mm512_unpackhi_epi8(x[0], x[1]), _mm512_unpackhi_epi8(x[2], x[3])};
+      const __m512i fours[4] = {_mm512_unpacklo_epi16(low[0], low[1]), _mm512_unpackhi_epi16(low[0], low[1]),
+                                _mm512_unpacklo_epi16(high[0], high[1]), _mm512_unpackhi_epi16(high[0], high[1])};
+      for (int i = 0; i < 4; ++i)
+        sum[i] = _mm512_dpbusd_epi32(sum[i], fours[i], _mm512_loadu_si512(call.weights + (four * 4 + i) * depthwise_channels));
+    }
+    // Vector v of the channels is lane v of each sum.
+    const __m512i low[2] = {_mm512_shuffle_i32x4(sum[0], sum[1], 0x44), _mm512_shuffle_i32x4(sum[2], sum[3], 0x44)};
+    const __m512i high[2] = {_mm512_shuffle_i32x4(sum[0], sum[1], 0xee), _mm512_shuffle_i32x4(sum[2], sum[3], 0xee)};
+    std::int32_t* const to = call.sums + row * depthwise_channels;
+    _mm512_storeu_si512(to, _mm512_shuffle_i32x4(low[0], low[1], 0x88));
+    _mm512_storeu_si512(to + lanes, _mm512_shuffle_i32x4(low[0], low[1], 0xdd));
+    _mm512_storeu_si512(to + 2 * lanes, _mm512_shuffle_i32x4(high[0], high[1], 0x88));
+    _mm512_storeu_si512(to + 3 * lanes, _mm512_shuffle_i32x4(high[0], high[1], 0xdd));
+  }
+}
+
 }  // namespace
 
 const Int8Kernels* vnni_kernels(const Int8Kernels& plain) {
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vnni")) return nullptr;
-  static const Int8Kernels kernels{lanes, group, multiply, plain.quantize, plain.range, plain.to_bytes, conv, interleave, pick};
+  static const Int8Kernels kernels{lanes,      group, multiply, plain.quantize, plain.range, plain.to_bytes, conv,
+                                   interleave, pick,  {},       depthwise};
   return &kernels;
 }
 

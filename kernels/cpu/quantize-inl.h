@@ -29,15 +29,18 @@ class ByteQuotient {
  public:
   using Bytes = hn::Rebind<std::uint8_t, D>;
 
-  HWY_INLINE ByteQuotient(float divisor, float zero) {
+  HWY_INLINE ByteQuotient(float divisor, float zero)
+      : ByteQuotient(divisor, zero, std::numeric_limits<N>::min() - zero, std::numeric_limits<N>::max() - zero) {}
+  /// With other bounds of the rounded quotient, without zero.
+  HWY_INLINE ByteQuotient(float divisor, float zero, float least, float most) {
     const D d;
     const float inverse = 1.0f / divisor;
     // An inverse below the normal numbers has too few bits, and infinity none. NaN decides nothing.
     const bool normal = std::abs(inverse) >= std::numeric_limits<float>::min() && std::abs(inverse) <= std::numeric_limits<float>::max();
     divisor_ = hn::Set(d, divisor);
     inverse_ = hn::Set(d, normal ? inverse : std::numeric_limits<float>::quiet_NaN());
-    least_ = hn::Set(d, std::numeric_limits<N>::min() - zero);
-    most_ = hn::Set(d, std::numeric_limits<N>::max() - zero);
+    least_ = hn::Set(d, least);
+    most_ = hn::Set(d, most);
     zero_ = hn::Set(hn::RebindToUnsigned<D>(), static_cast<std::uint32_t>(static_cast<std::int32_t>(zero)));
   }
   /// Zeros for which all of this holds.
@@ -45,12 +48,14 @@ class ByteQuotient {
 
   /// The bytes of N as those of u8.
   HWY_INLINE hn::Vec<Bytes> operator()(V x) const {
-    const D d;
-    const V held = within(hn::Mul(x, inverse_), least_, most_);
-    const V sum = hn::Add(held, hn::Set(d, rounding));
-    const V apart = hn::Abs(hn::Sub(held, hn::Sub(sum, hn::Set(d, rounding))));
-    const auto decided = hn::Lt(apart, hn::Set(d, 0.5f - 0x1p-12f));
-    return hn::AllTrue(d, decided) ? hn::TruncateTo(Bytes(), whole(sum, zero_)) : divided(x, divisor_, least_, most_, zero_);
+    const V held = within(hn::Mul(x, inverse_), least_, most_), sum = hn::Add(held, hn::Set(D(), rounding));
+    return is_decided(held, sum) ? hn::TruncateTo(Bytes(), whole(sum, zero_)) : divided(x, divisor_, least_, most_, zero_);
+  }
+  /// Writes the bytes, whether or not the products decide all of them.
+  HWY_INLINE bool decide(V x, std::uint8_t* to) const {
+    const V held = within(hn::Mul(x, inverse_), least_, most_), sum = hn::Add(held, hn::Set(D(), rounding));
+    hn::StoreU(hn::TruncateTo(Bytes(), whole(sum, zero_)), Bytes(), to);
+    return is_decided(held, sum);
   }
 
  private:
@@ -58,6 +63,11 @@ class ByteQuotient {
   static constexpr float rounding = 0x1.8p23f;
   static constexpr std::uint32_t rounding_bits = 0x4b400000;
 
+  static HWY_INLINE bool is_decided(V held, V sum) {
+    const D d;
+    const V apart = hn::Abs(hn::Sub(held, hn::Sub(sum, hn::Set(d, rounding))));
+    return hn::AllTrue(d, hn::Lt(apart, hn::Set(d, 0.5f - 0x1p-12f)));
+  }
   /// NaN stays.
   static HWY_INLINE V within(V x, V least, V most) {
     const V held = hn::Max(least, hn::Min(most, x));

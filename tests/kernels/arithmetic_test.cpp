@@ -177,6 +177,64 @@ TEST_CASE(
   });
 }
 
+TEST_CASE(
+    "Bytes of scaled sums have the bits of one op after another with factors of each row, of each element and of all, on every instruction "
+    "set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice device;
+    const StreamRef stream = device.stream(0);
+    const float infinity = std::numeric_limits<float>::infinity();
+    for (const std::uint64_t seed : seeds(60)) {
+      INFO("seed ", seed);
+      Random random(seed);
+      const std::int64_t rows = random.between(1, 4), width = random.between(1, 150);
+      std::vector<std::int32_t> sums;
+      for (std::int64_t i = 0; i < rows * width; ++i)
+        sums.push_back(static_cast<std::int32_t>(random.coin() ? random.between(-500, 500) : random.between(-2147483647, 2147483647)));
+      const Tensor x = Tensor::from(sums, DDim{rows, width});
+      // Halves of a step are many where the factor and the divisor are powers of two.
+      const bool halves = random.coin();
+      const auto numbers = [&](const DDim& dims) {
+        Tensor made = random_tensor(random, DType::f32, dims, 0.3);
+        float* const to = made.mutable_data<float>();
+        for (std::int64_t i = 0; i < made.elements(); ++i) {
+          if (halves) to[i] = 0.5f;
+          if (seed % 7 == 0 && random.between(0, 9) == 0) to[i] = random.coin() ? std::nanf("1") : infinity;
+        }
+        return made;
+      };
+      const auto spread = [&] {
+        const DDim dims[] = {DDim{}, DDim{rows, 1}, DDim{width}, DDim{1, 1}};
+        return numbers(dims[random.between(0, 3)]);
+      };
+      const float odd[] = {-0.25f, 0.0f, 1e-39f, infinity};
+      Steps steps;
+      std::vector<Tensor> operands;
+      const auto take = [&](ArithmeticStep step, const Tensor& operand) {
+        steps.push_back(step);
+        operands.push_back(operand);
+      };
+      if (random.between(0, 5) > 0) take(ArithmeticStep::mul, spread());
+      if (random.coin()) take(ArithmeticStep::add, spread());
+      for (std::int64_t bounds = random.between(0, 2); bounds > 0; --bounds) {
+        const std::int64_t kind = random.between(0, 3);
+        if (kind == 0) steps.push_back(ArithmeticStep::relu);
+        if (kind == 1) take(ArithmeticStep::minimum, Tensor::scalar(6.0f));
+        if (kind == 2) take(ArithmeticStep::maximum, Tensor::scalar(-3.3f));
+        if (kind == 3) take(ArithmeticStep::minimum, numbers(DDim{}));
+      }
+      take(ArithmeticStep::div, Tensor::scalar(seed % 10 == 3 ? odd[seed / 10 % 4] : halves ? 0.25f : 0.0235f));
+      steps.push_back(ArithmeticStep::round);
+      take(ArithmeticStep::add, Tensor::scalar(random.coin() ? 0.0f : 77.0f));
+      std::vector<const Tensor*> read;
+      for (const Tensor& operand : operands) read.push_back(&operand);
+      const Tensor wanted = step_by_step(steps, cast(x, DType::f32, stream), operands, stream);
+      for (const DType to : {DType::u8, DType::i8}) CHECK(same_bits(arithmetic(steps, x, read, stream, to), cast(wanted, to, stream)));
+    }
+  });
+}
+
 TEST_CASE("bounds and relu of NaN, of zeros and of infinities have the bits of their ops") {
   CpuDevice device;
   const float infinity = std::numeric_limits<float>::infinity();

@@ -105,6 +105,60 @@ TEST_CASE(
   });
 }
 
+TEST_CASE(
+    "Convolutions of bytes over few places, and depthwise ones of many channels, have the bits of others, on every instruction set, with 1 "
+    "or 2 threads") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    for (const std::uint64_t seed : seeds(40)) {
+      INFO("seed ", seed);
+      Random random(seed);
+      const bool depthwise = random.coin();
+      ConvDesc desc;
+      desc.groups = depthwise ? random.between(16, 150) : random.between(1, 2);
+      const std::int64_t channels = depthwise ? 1 : random.between(8, 70), units = desc.groups * (depthwise ? 1 : random.between(16, 90));
+      const std::int64_t high = random.between(1, 3), wide = random.between(1, 4);
+      for (int axis = 0; axis < 2; ++axis)
+        desc.axes.push_back({random.between(1, 3), random.between(1, 2), random.between(0, 3), random.between(0, 3)});
+      const DDim dims{random.between(1, 3), channels * desc.groups, random.between(5, 9), random.between(7, 12)};
+      const Tensor x = bytes_of(random, random.coin() ? DType::u8 : DType::i8, dims),
+                   w = bytes_of(random, DType::i8, DDim{units, channels, high, wide});
+      std::vector<std::int32_t> zeros, added;
+      for (std::int64_t unit = 0; unit < units && seed % 4 == 0; ++unit)
+        zeros.push_back(static_cast<std::int32_t>(random.between(-128, 127)));
+      for (std::int64_t unit = 0; unit < units && seed % 3 == 0; ++unit)
+        added.push_back(static_cast<std::int32_t>(random.between(-9999, 9999)));
+      const Tensor zero = x.dtype() == DType::u8 ? Tensor::scalar(std::uint8_t{200}) : Tensor::scalar(std::int8_t{-100});
+      const Tensor wanted = expected(desc, x, number_at(zero, 0), w, zeros, added);
+      const PackedConvInteger packed = pack_conv_integer(desc, w, zeros, added, wanted.dim(2) * wanted.dim(3));
+      CHECK(same_bits(conv_integer(packed, x, zero, {}, one.stream(0)), wanted));
+      CHECK(same_bits(conv_integer(packed, x, zero, {}, two.stream(0)), wanted));
+      CHECK(same_bits(conv_integer(packed, x.rows(0, 1), zero, {}, one.stream(0)), wanted.rows(0, 1)));
+      const Tensor factor = random_tensor(random, DType::f32, DDim{units, 1, 1}, 1e-3), bias = random_tensor(random, DType::f32, DDim{}),
+                   scale = Tensor::scalar(0.02f), point = Tensor::scalar(100.0f);
+      const std::vector<ArithmeticStep> steps{ArithmeticStep::mul, ArithmeticStep::add,   ArithmeticStep::relu,
+                                              ArithmeticStep::div, ArithmeticStep::round, ArithmeticStep::add};
+      const Tensor* const operands[] = {&factor, &bias, &scale, &point};
+      for (const DType to : {DType::f32, DType::u8, DType::i8})
+        CHECK(same_bits(conv_integer(packed, x, zero, {steps, {factor, bias, scale, point}, to}, two.stream(0)),
+                        arithmetic(steps, wanted, operands, one.stream(0), to)));
+    }
+  });
+}
+
+TEST_CASE("Units stand in the lanes where places are few, and the channels of a depthwise convolution do") {
+  if (!conv_integer_is_fast()) return;
+  Random random(5);
+  const ConvDesc one{{{}, {}}, 1}, each{{{}, {}}, 32};
+  const Tensor w = bytes_of(random, DType::i8, DDim{32, 32, 3, 3}), d = bytes_of(random, DType::i8, DDim{32, 1, 3, 3});
+  CHECK(pack_conv_integer(each, d, {}).units);
+  CHECK(!pack_conv_integer(each, d, std::vector<std::int32_t>(32, 3)).units);
+  CHECK(!pack_conv_integer(one, w, {}).units);
+  CHECK(!pack_conv_integer(one, w, {}, {}, 1 << 20).units);
+  CHECK(!pack_conv_integer(one, bytes_of(random, DType::i8, DDim{32, 3, 3, 3}), {}, {}, 16).units);
+}
+
 TEST_CASE("places between the rows of the output may be more than are computed together") {
   CpuDevice one(1), two(2);
   Random random(8);

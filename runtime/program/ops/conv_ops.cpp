@@ -193,17 +193,23 @@ void infer_conv(InferContext& context) {
   context.result(VarType(context.tensor(0).dtype, shape));
 }
 
+/// The places that an image gives, where its extents are known.
+std::optional<std::int64_t> known_places(const PrepareContext& context, const ConvDesc& desc, const Tensor& weights) {
+  const VarType& x = context.type(0);
+  if (!x.shape || weights.rank() != x.rank()) return std::nullopt;
+  std::int64_t places = 1;
+  for (int axis = 2; axis < x.rank(); ++axis) {
+    if ((*x.shape)[axis] == DDim::unknown) return std::nullopt;
+    places = checked_mul(places, ConvDesc::out_extent(desc.axes[static_cast<std::size_t>(axis - 2)], (*x.shape)[axis], weights.dim(axis)));
+  }
+  return places;
+}
+
 /// Whether the places of so many images of the output are known and few.
 bool has_few_places(const PrepareContext& context, const ConvDesc& desc, std::int64_t images) {
   const Tensor* const weights = context.place().is_cpu() ? context.constant(1) : nullptr;
-  const VarType& x = context.type(0);
-  if (weights == nullptr || !x.shape || desc.groups < 1 || weights->rank() != x.rank()) return false;
-  std::int64_t places = 1;
-  for (int axis = 2; axis < x.rank(); ++axis) {
-    if ((*x.shape)[axis] == DDim::unknown) return false;
-    places = checked_mul(places, ConvDesc::out_extent(desc.axes[static_cast<std::size_t>(axis - 2)], (*x.shape)[axis], weights->dim(axis)));
-  }
-  return few_places(weights->dim(0) / desc.groups, images, places);
+  const std::optional<std::int64_t> places = weights == nullptr || desc.groups < 1 ? std::nullopt : known_places(context, desc, *weights);
+  return places && few_places(weights->dim(0) / desc.groups, images, *places);
 }
 
 OpKernel prepare_conv(const PrepareContext& context) {
@@ -286,8 +292,9 @@ OpKernel prepare_conv_integer(const PrepareContext& context) {
   const ConvDesc desc = conv_of(context.attributes());
   const DType to = context.attributes().get_or("to", DType::i32);
   const bool plain = context.attributes().find("steps") == nullptr;
-  return [weights = pack_conv_integer(desc, known(conv_weights), numbers(conv_weight_zeros), numbers(conv_added)), to,
-          steps = plain ? std::vector<ArithmeticStep>{} : steps_of(context.attributes().get<std::string>("steps"))](OpContext& run) {
+  return [weights = pack_conv_integer(desc, known(conv_weights), numbers(conv_weight_zeros), numbers(conv_added),
+                                      known_places(context, desc, known(conv_weights))),
+          to, steps = plain ? std::vector<ArithmeticStep>{} : steps_of(context.attributes().get<std::string>("steps"))](OpContext& run) {
     ConvIntegerSteps made{steps, {}, to};
     for (std::size_t input = conv_first_operand; input < run.inputs(); ++input) made.operands.push_back(run.tensor(input));
     run.set(0, conv_integer(weights, run.tensor(conv_bytes), run.tensor(conv_zero), made, run.stream()));

@@ -17,13 +17,62 @@ std::string worded(const onnx::NodeProto& node, std::string_view name) {
   return {};
 }
 
+/// Whether a transposed convolution leaves out places that its input reaches.
+bool is_cropped(const onnx::NodeProto& node) {
+  return std::any_of(node.attribute().begin(), node.attribute().end(), [](const onnx::AttributeProto& attribute) {
+    if (attribute.name() == "pads") return std::any_of(attribute.ints().begin(), attribute.ints().end(), [](auto pad) { return pad != 0; });
+    return attribute.name() == "output_shape" || (attribute.name() == "auto_pad" && attribute.s() != "NOTSET");
+  });
+}
+
 Effect effect_of(const onnx::NodeProto& node) {
   // Windows without padding behind see the last places, too: what looks ahead of the last row stays in their results.
-  constexpr std::array<std::string_view, 41> keeping{
-      "Relu",      "LeakyRelu", "PRelu",   "Elu",     "Selu",      "Celu", "Gelu",    "Sigmoid",    "Tanh",    "HardSigmoid", "HardSwish",
-      "Softplus",  "Mish",      "Clip",    "Erf",     "Add",       "Sub",  "Mul",     "Div",        "Pow",     "Sqrt",        "Exp",
-      "Log",       "Abs",       "Neg",     "Cast",    "MatMul",    "Gemm", "Dropout", "Identity",   "Softmax", "LogSoftmax",  "Concat",
-      "Transpose", "Reshape",   "Flatten", "Squeeze", "Unsqueeze", "Conv", "MaxPool", "AveragePool"};
+  constexpr std::array<std::string_view, 46> keeping{"Relu",
+                                                     "LeakyRelu",
+                                                     "PRelu",
+                                                     "Elu",
+                                                     "Selu",
+                                                     "Celu",
+                                                     "Gelu",
+                                                     "Sigmoid",
+                                                     "Tanh",
+                                                     "HardSigmoid",
+                                                     "HardSwish",
+                                                     "Softplus",
+                                                     "Mish",
+                                                     "Clip",
+                                                     "Erf",
+                                                     "Add",
+                                                     "Sub",
+                                                     "Mul",
+                                                     "Div",
+                                                     "Pow",
+                                                     "Sqrt",
+                                                     "Exp",
+                                                     "Log",
+                                                     "Abs",
+                                                     "Neg",
+                                                     "Cast",
+                                                     "MatMul",
+                                                     "Gemm",
+                                                     "Dropout",
+                                                     "Identity",
+                                                     "Softmax",
+                                                     "LogSoftmax",
+                                                     "Concat",
+                                                     "Transpose",
+                                                     "Reshape",
+                                                     "Flatten",
+                                                     "Squeeze",
+                                                     "Unsqueeze",
+                                                     "Conv",
+                                                     "MaxPool",
+                                                     "AveragePool",
+                                                     "Min",
+                                                     "Max",
+                                                     "Sum",
+                                                     "QuantizeLinear",
+                                                     "DequantizeLinear"};
   constexpr std::array<std::string_view, 13> folding{"BatchNormalization",
                                                      "LayerNormalization",
                                                      "InstanceNormalization",
@@ -43,6 +92,9 @@ Effect effect_of(const onnx::NodeProto& node) {
   // A direction that begins at the end has no live form.
   if (op == "LSTM" || op == "GRU" || op == "RNN")
     return worded(node, "direction").empty() || worded(node, "direction") == "forward" ? Effect::keeps : Effect::ends;
+  // A resized axis has no live form: the places of its elements follow from its length.
+  if (op == "Resize" || op == "Upsample") return Effect::keeps;
+  if (op == "ConvTranspose") return is_cropped(node) ? Effect::cuts : Effect::keeps;
   const auto among = [&](const auto& all) { return std::find(all.begin(), all.end(), op) != all.end(); };
   return among(keeping) || among(folding) ? Effect::keeps : Effect::cuts;
 }

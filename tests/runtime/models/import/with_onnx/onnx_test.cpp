@@ -799,6 +799,18 @@ TEST_CASE("Rows of a convolution that looks ahead along both axes may be made in
   windows.node("Conv", {"m", "w"}, {"y"});
   CHECK(find_op(parse(windows), "conv1d").attributes.get_or("winograd", false));
 
+  const auto before = [&](const Ints& pads) {  // a detector's maps grow: no place is left out unless pads take it off
+    GraphBuilder graph;
+    graph.input("x", {-1, 8, -1, -1}).output("y").initializer("w", w).initializer("v", random_tensor(random, {8, 8, 2, 2}));
+    graph.initializer("scales", Tensor::from<float>({1, 1, 2, 2}));
+    graph.node("Conv", {"x", "w"}, {"c"}).set("pads", Ints{1, 1, 1, 1});
+    graph.node("Resize", {"c", "", "scales"}, {"r"}).set("mode", "linear");
+    graph.node("ConvTranspose", {"r", "v"}, {"y"}).set("strides", Ints{2, 2}).set("pads", pads);
+    return find_op(parse(graph), "conv1d").attributes.get_or("winograd", false);
+  };
+  CHECK(before({0, 0, 0, 0}));
+  CHECK(!before({0, 0, 1, 1}));
+
   GraphBuilder cut;
   cut.input("x", {-1, 8, 9, -1}).output("y").initializer("w", w).initializer("zero", list({0})).initializer("two", list({2}));
   cut.initializer("three", list({3})).initializer("end", list({-2}));
