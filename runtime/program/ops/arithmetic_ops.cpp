@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <iterator>
+#include <numeric>
+#include <optional>
 #include <span>
 #include <sstream>
 
 #include <millrace/kernels/arithmetic.h>
+#include <millrace/kernels/byte_map.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/arithmetic_names.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
 #include <millrace/runtime/program/ops/internal/define.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
+#include <millrace/runtime/program/ops/internal/packing.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
 
 /// Steps of arithmetic on one element, made when a program is compiled (lowering/join_arithmetic.h).
@@ -41,9 +46,33 @@ void infer_arithmetic(InferContext& context) {
   context.result(tensor_type(context.attributes().get_or("to", whole ? DType::f32 : given), broadcast(context, all)));
 }
 
+/// The results of all 256 bytes, where x and the result are bytes and each operand is one known number.
+std::optional<Tensor> table_of(const PrepareContext& context, std::optional<DType> to) {
+  const VarType& x = context.type(0);
+  if (!context.place().is_cpu() || !to || !x.shape || (x.dtype != DType::u8 && x.dtype != DType::i8)) return std::nullopt;
+  std::vector<const Tensor*> operands;
+  for (std::size_t input = 1; input < context.op().inputs.size(); ++input) {
+    operands.push_back(context.constant(input));
+    if (operands.back() == nullptr || operands.back()->elements() != 1 || operands.back()->rank() > std::max(1, x.rank()))
+      return std::nullopt;
+  }
+  std::array<std::uint8_t, 256> bytes{};
+  std::iota(bytes.begin(), bytes.end(), std::uint8_t{0});
+  Tensor all(x.dtype, DDim{256});
+  void* const to_all = x.dtype == DType::i8 ? static_cast<void*>(all.mutable_data<std::int8_t>()) : all.mutable_data<std::uint8_t>();
+  std::memcpy(to_all, bytes.data(), bytes.size());
+  std::vector<Tensor> numbers;
+  for (const Tensor*& operand : operands) numbers.push_back(operand->reshape(DDim{}));
+  for (std::size_t i = 0; i < numbers.size(); ++i) operands[i] = &numbers[i];
+  PackingStream stream;
+  return arithmetic(steps_of(context.attributes().get<std::string>("steps")), all, operands, stream, to).read_only();
+}
+
 OpKernel prepare_arithmetic(const PrepareContext& context) {
   std::optional<DType> to;
   if (context.attributes().find("to") != nullptr) to = context.attributes().get<DType>("to");
+  if (const std::optional<Tensor> table = table_of(context, to))
+    return [held = *table](OpContext& run) { run.set(0, map_bytes(held, run.tensor(0), run.stream())); };
   return [to, steps = steps_of(context.attributes().get<std::string>("steps"))](OpContext& run) {
     std::array<const Tensor*, most_operands> operands{};
     for (std::size_t input = 1; input < run.inputs(); ++input) operands[input - 1] = &run.tensor(input);

@@ -141,3 +141,36 @@ TEST_CASE("integers stay in their ops") {
   join_arithmetic(program);
   CHECK(steps_of(program) == Words{"add", "mul"});
 }
+
+TEST_CASE("A formula of a byte by known numbers has the bits of one op after another") {
+  std::vector<std::uint8_t> bytes(512);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 7);
+  const Tensor unsigned_bytes = Tensor::from(bytes, DDim{2, 256});
+  const auto same = [&](DType from, DType to, const auto& body) {
+    Program program;
+    {
+      const Guard guard(program);
+      const Var x = input("x", VarType(from, {DDim::unknown, 256}));
+      output("y", call1("cast", {body(call1("cast", {x}, {{"to", DType::f32}}))}, {{"to", to}}));
+    }
+    Program made = program;
+    join_arithmetic(made);
+    REQUIRE(steps_of(made).size() == 1);
+    Tensor x = unsigned_bytes;
+    if (from == DType::i8) {
+      x = Tensor(DType::i8, DDim{2, 256});
+      std::memcpy(x.mutable_data<std::int8_t>(), bytes.data(), bytes.size());
+    }
+    const Tensor wanted = StraightProgram(program).run({x})[0].tensor().tensor(),
+                 found = StraightProgram(made).run({x})[0].tensor().tensor();
+    REQUIRE(found.dims() == wanted.dims());
+    REQUIRE(found.dtype() == to);
+    CHECK(std::memcmp(found.raw(), wanted.raw(), wanted.bytes()) == 0);
+    return found;
+  };
+  for (const DType from : {DType::u8, DType::i8})
+    for (const DType to : {DType::u8, DType::i8}) {
+      same(from, to, [](Var x) { return call1("round", {call1("sigmoid", {(x - 128.0f) * 0.05f}) / 0.0041f}) - 5.0f; });
+      same(from, to, [](Var x) { return call1("round", {call1("hard_swish", {(x - 3.0f) * 0.1f}) / 0.07f}) + 9.0f; });
+    }
+}

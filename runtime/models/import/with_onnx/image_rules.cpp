@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -165,11 +166,37 @@ VarId scaled_lengths(const Formula& f, VarId in, VarId scales) {
 /// The inputs that give each axis a factor or a size.
 struct Sizes {
   std::vector<int> axes;
-  std::vector<bool> kept;  ///< whether an axis is known to stay as it is, of each of them
-  VarId scales = no_var;   ///< f64 [axes]
-  VarId sizes = no_var;    ///< i64 [axes]
-  VarId roi = no_var;      ///< f64 [2·axes]
+  std::vector<bool> kept;     ///< whether an axis is known to stay as it is, of each of them
+  VarId scales = no_var;      ///< f64 [axes]
+  VarId sizes = no_var;       ///< i64 [axes]
+  VarId roi = no_var;         ///< f64 [2·axes]
+  std::vector<double> known;  ///< the scales, or else the sizes, where the file holds them
 };
+
+/// The numbers of a list that the file holds, one for each axis; none of another list.
+std::vector<double> numbers_of(const Tensor* list, std::size_t axes) {
+  std::vector<double> made;
+  if (list == nullptr || list->rank() != 1 || std::cmp_not_equal(list->elements(), axes)) return made;
+  for (std::int64_t i = 0; i < list->elements(); ++i) made.push_back(list->rows(i, i + 1).item());
+  return made;
+}
+
+/// An axis whose extent and whose scale or size the file says, by literals: the extents behind it are known then, and the places and weights are computed once.
+std::optional<Axis> known_axis(Importer& to, const Formula& f, const Sizes& sizes, VarId x, std::size_t i) {
+  constexpr double most = 0x1p31;
+  const std::int64_t extent = (*to.type(x).shape)[sizes.axes[i]];
+  if (sizes.known.empty() || extent < 1) return std::nullopt;
+  const auto in = static_cast<double>(extent);
+  const bool by_size = sizes.scales == no_var;
+  const double scale = by_size ? sizes.known[i] / in : sizes.known[i];
+  // Lengths by scales are products of f32, as `scaled_lengths` has them.
+  const double real = by_size ? in * scale : static_cast<double>(static_cast<float>(in) * static_cast<float>(scale));
+  const double out = by_size ? sizes.known[i] : std::floor(real);
+  if (!(out >= 1 && out < most)) return std::nullopt;
+  Axis axis{sizes.axes[i], f.number(scale), f.number(in), number(to, static_cast<std::int64_t>(out)), f.number(real)};
+  axis.by_size = by_size;
+  return axis;
+}
 
 bool given(Importer& to, const Node& node, std::size_t input) {
   if (!node.has(input)) return false;
@@ -197,16 +224,20 @@ VarId resized(Importer& to, const Form& form, Sizes sizes, const std::string& po
   const VarId scales = sizes.scales != no_var ? sizes.scales : f.over(f.taken(sizes.sizes), in);
   const VarId reals = sizes.sizes != no_var ? f.times(in, scales) : scaled_lengths(f, in, scales);
   const VarId outs = sizes.sizes != no_var ? sizes.sizes : to.emit1("cast", {f.op("floor", reals)}, {{"to", DType::i64}});
+  const bool stretched = sizes.scales != no_var || policy == "stretch";
   for (std::size_t i = sizes.axes.size(); i-- > 0;) {  // rows of the last axis come apart into single elements: while there are few of them
     if (sizes.kept[i]) continue;
     const auto k = static_cast<std::int64_t>(i);
-    Axis axis{sizes.axes[i], at(to, scales, k), at(to, in, k), at(to, outs, k), at(to, reals, k)};
-    axis.by_size = sizes.scales == no_var;
-    if (sizes.roi != no_var) {
-      axis.begin = at(to, sizes.roi, k);
-      axis.end = at(to, sizes.roi, k + static_cast<std::int64_t>(sizes.axes.size()));
+    std::optional<Axis> axis = stretched ? known_axis(to, f, sizes, x, i) : std::nullopt;
+    if (!axis) {
+      axis = Axis{sizes.axes[i], at(to, scales, k), at(to, in, k), at(to, outs, k), at(to, reals, k)};
+      axis->by_size = sizes.scales == no_var;
     }
-    made = resized(to, form, axis, made);
+    if (sizes.roi != no_var) {
+      axis->begin = at(to, sizes.roi, k);
+      axis->end = at(to, sizes.roi, k + static_cast<std::int64_t>(sizes.axes.size()));
+    }
+    made = resized(to, form, *axis, made);
   }
   return to.type(made).dtype == dtype ? made : to.emit1("cast", {made}, {{"to", dtype}});
 }
@@ -269,6 +300,7 @@ void resize(Importer& to, const Node& node, const char*) {
     sizes.roi = f.taken(to.in(node, 1));
   }
   const bool by_scales = sizes.scales != no_var;
+  sizes.known = numbers_of(to.known(node, by_scales ? scales : 3), sizes.axes.size());
   sizes.kept = kept_axes(to, form, sizes, x, by_scales ? to.known(node, scales) : nullptr,
                          by_scales || policy != "stretch" ? nullptr : to.known(node, 3));
   to.give(node, "identity", {resized(to, form, sizes, policy, x)});
@@ -287,6 +319,7 @@ void upsample(Importer& to, const Node& node, const char*) {
     check_scales(to.known(node, 1));
     sizes.scales = Formula(to, DType::f64).taken(to.in(node, 1));
     sizes.kept = kept_axes(to, form, sizes, x, to.known(node, 1), nullptr);
+    sizes.known = numbers_of(to.known(node, 1), sizes.axes.size());
   } else {
     const std::vector<float> scales = node.reals("scales");
     if (std::cmp_not_equal(scales.size(), to.rank(x)))
@@ -295,6 +328,7 @@ void upsample(Importer& to, const Node& node, const char*) {
     check_scales(&numbers);
     sizes.scales = to.literal(numbers);
     sizes.kept = kept_axes(to, form, sizes, x, &numbers, nullptr);
+    sizes.known.assign(scales.begin(), scales.end());
   }
   to.give(node, "identity", {resized(to, form, sizes, "stretch", x)});
 }

@@ -1030,6 +1030,44 @@ TEST_CASE("DequantizeLinear gives the type that it names, or that of the scale")
   CHECK(type_of(onnx::TensorProto::FLOAT16) == "f16[3]");
 }
 
+TEST_CASE("A Resize of known extents by known scales or sizes has known extents, and the bits of one whose extents a run knows") {
+  Random random(6);
+  const Tensor x = random_tensor(random, {2, 3, 5, 7});
+  struct Case {
+    const char *mode, *coordinates;
+    std::vector<float> scales;
+    Ints sizes;
+  };
+  const Case cases[] = {{"nearest", "asymmetric", {1, 1, 2, 1.7f}, {}},
+                        {"nearest", "half_pixel", {}, {2, 3, 9, 14}},
+                        {"linear", "half_pixel", {1, 1, 1.4f, 2}, {}},
+                        {"linear", "align_corners", {}, {2, 3, 3, 20}},
+                        {"linear", "half_pixel_symmetric", {1, 1, 0.6f, 1.3f}, {}},
+                        {"cubic", "pytorch_half_pixel", {1, 1, 0.7f, 2.5f}, {}},
+                        {"nearest", "half_pixel_symmetric", {1, 1, 2.3f, 0.2f}, {}},
+                        {"linear", "asymmetric", {}, {2, 3, 5, 1}}};
+  for (const Case& each : cases) {
+    INFO(each.mode, " ", each.coordinates);
+    const auto program = [&](const Ints& dims) {
+      GraphBuilder graph;
+      graph.input("x", dims).output("y");
+      each.sizes.empty() ? graph.initializer("s", Tensor::from(each.scales, DDim{4}))
+                         : graph.initializer("s", Tensor::from(each.sizes, DDim{4}));
+      graph.node("Resize", {"x", "", each.sizes.empty() ? "s" : "", each.sizes.empty() ? "" : "s"}, {"y"})
+          .set("mode", each.mode)
+          .set("coordinate_transformation_mode", each.coordinates);
+      return parse(graph);
+    };
+    const Program known = program({-1, 3, 5, 7});
+    const Tensor made = testing::on_cpu(known, {{"x", x}})["y"].tensor(),
+                 wanted = testing::on_cpu(program({-1, 3, -1, -1}), {{"x", x}})["y"].tensor();
+    CHECK(same_bits(made, wanted));
+    const DDim& dims = *known.var(known.outputs()[0].var).type.shape;
+    CHECK(dims[2] == made.dim(2));
+    CHECK(dims[3] == made.dim(3));
+  }
+}
+
 TEST_CASE("Scales of a Resize that make no picture are refused") {
   for (const float scale : {0.0f, -1.0f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     CAPTURE(scale);
