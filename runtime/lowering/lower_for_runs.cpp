@@ -8,6 +8,7 @@
 #include <millrace/runtime/lowering/join_integers.h>
 #include <millrace/runtime/lowering/join_picks.h>
 #include <millrace/runtime/lowering/join_windows.h>
+#include <millrace/runtime/lowering/move_bytes.h>
 #include <millrace/runtime/lowering/skip_repacking.h>
 #include <millrace/runtime/lowering/skip_views.h>
 #include <millrace/runtime/program/fold_constants.h>
@@ -25,6 +26,7 @@ void lower_for_runs(Program& program, const Place& place) {
     take_integers(program);
     drop_unread(program);
     join_arithmetic(program);
+    move_bytes(program);
     join_integers(program);
     join_convolutions(program);
   }
