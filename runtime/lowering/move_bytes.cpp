@@ -2,12 +2,10 @@
 #include <millrace/runtime/lowering/move_bytes.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -70,10 +68,8 @@ class Mover {
 
   /// The inputs that an op moves; none of another op. A move that leaves elements out would take the formula of all of them.
   std::size_t moved_inputs(const Op& op) const {
-    constexpr std::array<std::string_view, 4> views{"transpose", "reshape", "squeeze", "unsqueeze"};
     if (op.type == "concat") return op.inputs.size();
-    if (std::find(views.begin(), views.end(), op.type) != views.end()) return 1;
-    if (op.type != "gather" && op.type != "slice") return 0;
+    if (op.type != "gather" && !program_.registry().at(op.type).traits.view) return 0;
     const VarType &from = type(op.inputs[0]), &made = type(op.outputs[0]);
     return from.is_static() && made.is_static() && from.shape->elements() <= made.shape->elements() ? 1 : 0;
   }
