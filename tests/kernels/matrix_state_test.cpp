@@ -51,7 +51,7 @@ struct Step {
     }
     return total;
   }
-  /// What a step gives, column by column: `read`, and `next` in front of it where the matrix changes.
+  /// Results of a step, column by column: `read`, and `next` in front of it where the matrix changes.
   std::vector<T> reference(bool updates, bool corrects) const {
     std::vector<T> next(state.size()), read;
     for (std::int64_t v = 0; v < values; ++v) {

@@ -77,7 +77,7 @@ struct TellsValue {
   }
 };
 
-/// The same for a strand: whether it runs the handler.
+/// A completion handler that tells whether a strand runs it.
 struct TellsStrand {
   std::optional<bool>* told;
   const asio::strand<asio::io_context::executor_type>* strand;

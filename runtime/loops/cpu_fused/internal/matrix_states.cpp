@@ -170,7 +170,7 @@ void MatrixStates::join_decays() {
   }
 }
 
-/// An update adds what is missing: the value less what the matrix gives for the key.
+/// Updates by a correction, the difference of a value and the read of its key: the read becomes part of the update.
 void MatrixStates::join_reads() {
   for (auto& [at, update] : members_) {
     if (update.added == no_var || !read_once(update.added)) continue;
