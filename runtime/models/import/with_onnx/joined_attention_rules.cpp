@@ -38,7 +38,9 @@ VarId added(const Formula& f, VarId look, double hidden) { return f.where(look, 
 VarId rows_of_longest(Importer& to, VarId mask, const Heads& heads) {
   const VarId begin = heads.past == no_var ? number(to, 0) : extent_of(to, heads.past, 2);
   const VarId end = to.emit1("add", {begin, extent_of(to, heads.q, 2)});
-  const auto list = [&](VarId rows, VarId keys) { return to.emit1("concat", {as_list(to, rows), as_list(to, keys)}, {{"axis", std::int64_t{0}}}); };
+  const auto list = [&](VarId rows, VarId keys) {
+    return to.emit1("concat", {as_list(to, rows), as_list(to, keys)}, {{"axis", std::int64_t{0}}});
+  };
   const VarId keys = extent_of(to, heads.k, 2);
   const VarId made = to.emit1("slice_by", {mask, list(begin, number(to, 0)), list(end, keys), to.literal(Ints{2, 3})});
   // A mask that is shorter than the sequence has fewer elements, which a reshape refuses.

@@ -162,8 +162,7 @@ VarId reshaped(Importer& to, VarId x, const std::vector<Extent>& extents, bool e
   const auto count = [&](std::int64_t value) { return std::count(shape.begin(), shape.end(), value); };
   if (count(-1) <= (exact ? 0 : 1) && count(0) == 0) return to.emit1("reshape", {x}, {{"shape", shape}});
   std::vector<VarId> parts;
-  for (const Extent& extent : extents)
-    parts.push_back(as_list(to, extent));
+  for (const Extent& extent : extents) parts.push_back(as_list(to, extent));
   const VarId made = to.emit1("reshape_to", {x, to.emit1("concat", parts, {{"axis", std::int64_t{0}}})}, {{"allowzero", true}});
   if (count(0) > 0) return made;
   // Known extents stay, for later inference: 0 copies.

@@ -17,9 +17,7 @@ const Attributes first_axis{{"axis", std::int64_t{0}}};
 
 VarId where_true(Importer& to, VarId mask) { return to.emit1("reshape", {to.emit1("non_zero", {mask})}, {{"shape", Ints{-1}}}); }
 VarId at(Importer& to, VarId list, VarId places) { return to.emit1("gather", {list, places}, first_axis); }
-VarId with_one_behind(Importer& to, VarId list, VarId last) {
-  return to.emit1("concat", {list, as_list(to, last)}, first_axis);
-}
+VarId with_one_behind(Importer& to, VarId list, VarId last) { return to.emit1("concat", {list, as_list(to, last)}, first_axis); }
 
 /// Equal elements of a list [n], sorted.
 struct Groups {
