@@ -150,7 +150,8 @@ void place(const RowPlan& plan, const RowWeights& weights, void* workspace);
 void run_placed(const RowPlan& plan, const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs,
                 std::int64_t rows, void* workspace, SpinHelper* helper = nullptr);
 
-/// A view that goes on from run to run: by `step` bytes, or, where `other` is given, from `view` to `other` and back.
+/// A view that goes on from run to run: by `step` bytes, or, where `other` is given, from `view` to `other` and back. Of an output with `other` the place that
+/// the last run does not write is unspecified afterwards.
 struct RowTrack {
   RowView view;
   std::int64_t step = 0;

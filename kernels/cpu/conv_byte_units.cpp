@@ -74,9 +74,11 @@ class TurnedRun {
 
   void turn(std::uint8_t* turned, ThreadTeam& team) const {
     const std::int64_t image = channels_ * area_;
-    team.parallel(batch_ * groups_, std::max<std::int64_t>(1, 16384 / image), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) transpose_rows(from_ + i * image, area_, turned + i * image, channels_, area_, channels_);
-    });
+    team.parallel(batch_ * groups_, std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, image)),
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t i = begin; i < end; ++i)
+                      transpose_rows(from_ + i * image, area_, turned + i * image, channels_, area_, channels_);
+                  });
   }
   const std::uint8_t* image_of(const std::uint8_t* turned, std::int64_t row, std::int64_t group) const {
     return turned + (row / places_ * groups_ + group) * channels_ * area_;
@@ -214,7 +216,7 @@ class UnitRun : TurnedRun {
     }
   }
 
-  /// Of the bytes of a row, less their zeros.
+  /// The sum of the bytes of a row, less their zeros.
   std::int32_t sum_of(const std::uint8_t* row) const {
     std::int32_t sum = 0;
     for (std::int64_t i = 0; i < layout_.k; ++i) sum += has_sign_ ? static_cast<std::int8_t>(row[i]) : std::int32_t{row[i]};

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include <millrace/kernels/cpu/fold_kernels.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
@@ -195,7 +196,7 @@ class Machine {
           return each.in_place && track_of(each.output).other != nullptr &&
                  at_run(track_of(each.input), 1) == at_run(track_of(each.output), 0);
         };
-        // Where the last run of all has to leave a state, every run reads and writes it.
+        // Every run reads and writes a state in the place that the last run has to leave it in.
         for (const Handed& each : sections.handed) {
           if (!steps_in_place(each)) continue;
           const std::int64_t count = each.in_place->outer_step,

@@ -14,7 +14,7 @@ using Sections = RowPlan::State::Sections;
 
 /// States of all parts, before and behind a step, that leave room for little else in a first cache.
 constexpr std::int64_t first_cache = 32 << 10;
-/// Elements that each part computes for itself rather than none.
+/// The most elements of a result that each part computes for itself.
 constexpr std::int64_t few = 16;
 
 /// The part that an element belongs to.
@@ -37,14 +37,16 @@ class Finder {
     made.ops.resize(static_cast<std::size_t>(count_));
     for (const RowOp& op : desc_.ops) {
       const bool parted = falls_apart(op);
-      if (!parted && (!is_pointwise(op) || op.outer * op.inner > few)) return std::nullopt;
+      // Two threads may run two parts: what all of them compute lies in scratch, which each thread has for itself.
+      const bool for_all = is_pointwise(op) && op.outer * op.inner <= few && is_scratch(op.out);
+      if (!parted && !for_all) return std::nullopt;
       for (std::int64_t s = 0; s < count_; ++s) {
         RowOp part = parted ? part_of(op, s) : op;
         if (!reads(part, s)) return std::nullopt;
         made.ops[static_cast<std::size_t>(s)].push_back(part);
       }
       for (std::int64_t s = 0; s < count_; ++s)
-        writes(made.ops[static_cast<std::size_t>(s)].back(), parted ? static_cast<int>(s) : everybody);
+        if (!writes(made.ops[static_cast<std::size_t>(s)].back(), parted ? static_cast<int>(s) : everybody)) return std::nullopt;
     }
     for (std::size_t input = 0; input < desc_.registers.size(); ++input)
       for (std::size_t output = 0; output < desc_.registers.size(); ++output)
@@ -64,6 +66,9 @@ class Finder {
     return count_ > 1 && 2 * most * static_cast<std::int64_t>(size_of(desc_.dtype)) > first_cache;
   }
 
+  bool is_scratch(const RowOperand& operand) const {
+    return desc_.registers[static_cast<std::size_t>(operand.reg)].kind == RowRegister::Kind::scratch;
+  }
   static bool is_pointwise(const RowOp& op) { return is_elementwise(op) || op.kind == Kind::copy; }
 
   bool falls_apart(const RowOp& op) const {
@@ -86,12 +91,14 @@ class Finder {
     return part;
   }
 
-  /// Calls f(element) on those of an operand.
+  /// Calls f for the place of each element of an operand. One of a function without steps between its rows has an element at least.
   template <class F>
-  static void each_element(const RowOp& op, const RowOperand& operand, F f) {
+  void each_element(const RowOp& op, const RowOperand& operand, F f) const {
     const bool folded = op.kind == Kind::reduce && (&operand == &op.out);
     const bool row = op.kind == Kind::function;
-    const std::int64_t inner = row ? operand.outer_step : folded ? 1 : op.inner, step = row ? 1 : operand.inner_step;
+    const std::int64_t inner = row ? std::max<std::int64_t>(1, operand.outer_step) : folded ? 1 : op.inner;
+    const std::int64_t step = row ? 1 : operand.inner_step;
+    if (desc_.registers[static_cast<std::size_t>(operand.reg)].width == 0) return;
     for (std::int64_t o = 0; o < op.outer; ++o)
       for (std::int64_t i = 0; i < inner; ++i) f(static_cast<std::size_t>(operand.begin + o * operand.outer_step + i * step));
   }
@@ -111,18 +118,26 @@ class Finder {
     return own;
   }
 
-  void writes(const RowOp& part, int owner) {
+  /// Whether no element of an output is written by two parts, of which the later one in the order of ops has to win.
+  bool writes(const RowOp& part, int owner) {
+    bool alone = true;
     for (const RowOperand* const out : {&part.out, &part.out2}) {
       if (out->reg < 0) continue;
-      each_element(part, *out, [&](std::size_t at) { owners_[static_cast<std::size_t>(out->reg)][at] = owner; });
+      const bool given = !is_scratch(*out);
+      each_element(part, *out, [&](std::size_t at) {
+        int& of = owners_[static_cast<std::size_t>(out->reg)][at];
+        alone = alone && (!given || of == nobody || of == owner);
+        of = owner;
+      });
     }
+    return alone;
   }
 
   bool is_handed(std::size_t input, std::size_t output) const {
     const std::vector<int>&readers = readers_[input], &owners = owners_[output];
     if (desc_.registers[output].kind != RowRegister::Kind::output || readers.size() != owners.size() || readers.empty()) return false;
     for (std::size_t at = 0; at < readers.size(); ++at)
-      if (readers[at] != nobody && readers[at] != owners[at] && owners[at] != everybody) return false;
+      if (readers[at] != nobody && readers[at] != owners[at]) return false;
     return true;
   }
 
@@ -144,7 +159,7 @@ class Finder {
 
   const RowDesc& desc_;
   std::int64_t count_ = 0;
-  std::vector<std::vector<int>> owners_;   // by register and element: who has written it
+  std::vector<std::vector<int>> owners_;   // by register and element: the part that has written it last
   std::vector<std::vector<int>> readers_;  // of inputs
 };
 

@@ -7,9 +7,8 @@
 
 namespace millrace::internal {
 
-/// The sections of a description, without their functions: as many as its functions of many rows have rows, where every op falls into as many parts, a part
-/// reads what its own ops wrote, and an op of few elements that all need is run by each. Nothing where that is not so, and where all states fit into the
-/// first cache.
+/// The sections of a description, without their functions: equal parts of a row that read only their own results, as many as its functions of many rows have
+/// rows. Each part runs an op of few elements that all of them need. Empty if an op does not fall into equal parts, or if all states fit into the first cache.
 std::optional<RowPlan::State::Sections> find_sections(const RowDesc& desc);
 
 }  // namespace millrace::internal

@@ -19,8 +19,8 @@ detail::ArrayCore& expect_array(const std::shared_ptr<detail::ArrayCore>& core) 
 /// The point of a value that is written. UninitializedError for one that was moved from.
 Point point_of(const detail::ArrayCore& core, std::int64_t slot, const LoDTensor& value) {
   if (value.tensor().storage() != nullptr) return value.ready();
-  throw UninitializedError(core.to_string() + ": expected a tensor for slot " + (slot < 0 ? "behind the last" : std::to_string(slot)) +
-                           ", found one that was moved from");
+  throw UninitializedError(core.to_string() + ": expected a tensor for " +
+                           (slot < 0 ? "the slot behind the last" : "slot " + std::to_string(slot)) + ", found one that was moved from");
 }
 
 /// Whether the reader need not wait. One for whose place in the array there is no memory does not: its error is in `refused`.

@@ -147,6 +147,31 @@ TEST_CASE(
   });
 }
 
+TEST_CASE(
+    "Convolutions of bytes along one axis, of no images, or of images that are padding alone, have the bits of others over few places, "
+    "too") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice device(1);
+    Random random(9);
+    for (const bool depthwise : {false, true})
+      for (const std::int64_t batch : {0, 1, 3})
+        for (const std::int64_t length : {0, 1, 9}) {
+          INFO("depthwise ", depthwise, ", batch ", batch, ", length ", length);
+          const ConvDesc desc{{{1, 1, 1, 1}}, depthwise ? 40 : 1};
+          const std::int64_t channels = depthwise ? 1 : 24;
+          const Tensor x = bytes_of(random, DType::u8, DDim{batch, channels * desc.groups, length}),
+                       w = bytes_of(random, DType::i8, DDim{40, channels, 2});
+          const Tensor zero = Tensor::scalar(std::uint8_t{3});
+          const ConvDesc plane{{{}, desc.axes[0]}, desc.groups};
+          const Tensor wanted = expected(plane, x.reshape({batch, x.dim(1), 1, length}), 3, w.reshape({40, channels, 1, 2}), {}, {});
+          REQUIRE(wanted.dim(3) == length + 1);
+          const PackedConvInteger packed = pack_conv_integer(desc, w, {}, {}, length + 1);
+          CHECK(same_bits(conv_integer(packed, x, zero, {}, device.stream(0)), wanted.reshape({batch, 40, length + 1})));
+        }
+  });
+}
+
 TEST_CASE("Units stand in the lanes where places are few, and the channels of a depthwise convolution do") {
   if (!conv_integer_is_fast()) return;
   Random random(5);

@@ -130,6 +130,23 @@ TEST_CASE("a row has no parts where one reads another, where an op has its own n
   others.ops.back().outer = parts / 2;
   CHECK_FALSE(internal::find_sections(others).has_value());
 
+  RowDesc narrow = description();  // two parts may run on two threads, which would both write the number
+  narrow.registers.push_back(output(1, 2));
+  narrow.ops.push_back(negated_factor());
+  narrow.ops.back().out = {factor + 1, 0};
+  CHECK_FALSE(internal::find_sections(narrow).has_value());
+
+  RowDesc borrowed = description();  // the number that all multiply by is a value of part 0
+  borrowed.ops.erase(borrowed.ops.begin() + 1);
+  borrowed.ops[1].in[2] = {vectors, 0, 0};
+  CHECK_FALSE(internal::find_sections(borrowed).has_value());
+
+  RowDesc twice_written = description();  // the later op has to win, whichever part comes last
+  twice_written.ops.push_back(twice());
+  twice_written.ops.back().out = {y, parts * values - 1, 0, -1};
+  twice_written.ops.back().kind = Kind::copy;
+  CHECK_FALSE(internal::find_sections(twice_written).has_value());
+
   RowDesc small = description();
   small.ops[2].in[0].outer_step = small.ops[2].out2.outer_step = 8;
   CHECK_FALSE(internal::find_sections(small).has_value());

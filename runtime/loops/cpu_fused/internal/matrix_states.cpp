@@ -181,7 +181,8 @@ void MatrixStates::join_reads() {
       const std::vector<VarId>& factors = op(*product).inputs;
       for (const auto& [number, other] : {std::pair(factors[0], factors[1]), std::pair(factors[1], factors[0])}) {
         const DDim* const extents = dims(number);
-        if (extents == nullptr || (!same(*extents, number_of(form)) && extents->slice(1, extents->rank()).elements() != 1)) continue;
+        if (extents == nullptr || extents->rank() != form.rank()) continue;
+        if (!same(*extents, number_of(form)) && extents->slice(1, extents->rank()).elements() != 1) continue;
         if (!made_by(other, "sub") || !read_once(other)) continue;
         difference = other;
         rate = number;
@@ -198,7 +199,9 @@ void MatrixStates::join_reads() {
       return member.read == read && member.added == no_var && member.state == update.state && member.decay == update.decay &&
              member.key == update.key;
     });
-    if (found == members_.end() || !read_once(read) || values == nullptr || !over_values(*values, form) || !same(*given, *values)) continue;
+    if (found == members_.end() || !read_once(read) || values == nullptr || given == nullptr || !over_values(*values, form) ||
+        !same(*given, *values))
+      continue;
     gone.push_back(*sub);
     gone.push_back(found->first);
     gone_.insert(gone.begin(), gone.end());

@@ -224,7 +224,7 @@ VarId resized(Importer& to, const Form& form, Sizes sizes, const std::string& po
   const VarId scales = sizes.scales != no_var ? sizes.scales : f.over(f.taken(sizes.sizes), in);
   const VarId reals = sizes.sizes != no_var ? f.times(in, scales) : scaled_lengths(f, in, scales);
   const VarId outs = sizes.sizes != no_var ? sizes.sizes : to.emit1("cast", {f.op("floor", reals)}, {{"to", DType::i64}});
-  const bool stretched = sizes.scales != no_var || policy == "stretch";
+  const bool stretched = sizes.sizes == no_var || policy == "stretch";  // else a run finds one scale for all axes
   for (std::size_t i = sizes.axes.size(); i-- > 0;) {  // rows of the last axis come apart into single elements: while there are few of them
     if (sizes.kept[i]) continue;
     const auto k = static_cast<std::int64_t>(i);

@@ -160,17 +160,97 @@ TEST_CASE("matrices of all extents that are read and updated at once have the bi
       }
 }
 
+/// The cell over ragged rows, or over dense [T, N, C], where nothing reads the last states: only two slots of a state are there.
+Program without_last(const CellCase& each, bool dense) {
+  Program program;
+  const Guard guard(program);
+  const auto rows = [](std::int64_t width) { return VarType(DType::f32, {DDim::unknown, width}); };
+  const Var x = dense ? input("x", VarType(DType::f32, {DDim::unknown, DDim::unknown, each.c}))
+                      : input("x", VarType(DType::f32, {DDim::unknown, each.c}, 1));
+  std::vector<CellState> states;
+  for (std::size_t i = 0; i < each.widths.size(); ++i)
+    states.push_back({each.widths[i], input("boot" + std::to_string(i), rows(each.widths[i]))});
+  output("y", layers::unroll(each.cell, {x}, states).output);
+  return program;
+}
+
+/// Runs a cell in each form, with last states and without, ragged and dense; gives how many forms ran in one piece.
+std::int64_t fused_forms(const CellCase& cell) {
+  Random random(8);
+  std::int64_t fused = 0;
+  for (const LoD& lod : {LoD::from_lengths({{41}}), LoD::from_lengths({{12, 12, 12}}), LoD::from_lengths({{30, 7}})}) {
+    INFO(cell.name, ", rows ", lod.rows());
+    Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), cell.c}, .5), lod)}};
+    for (std::size_t i = 0; i < cell.widths.size(); ++i)
+      feeds.emplace("boot" + std::to_string(i), random_tensor(random, {lod.sequences(0), cell.widths[i]}, 1));
+    fused += compare(over_rows(cell, true, false), feeds) + compare(without_last(cell, false), feeds);
+  }
+  for (const std::int64_t sequences : {1, 3}) {
+    INFO(cell.name, ", dense, ", sequences, " sequences");
+    Feeds feeds{{"x", random_tensor(random, {15, sequences, cell.c}, .5)}};
+    for (std::size_t i = 0; i < cell.widths.size(); ++i)
+      feeds.emplace("boot" + std::to_string(i), random_tensor(random, {sequences, cell.widths[i]}, 1));
+    fused += compare(without_last(cell, true), feeds);
+  }
+  return fused;
+}
+constexpr std::int64_t forms = 8;
+
 TEST_CASE("matrices too large for the first cache go through many iterations one after the other, with the bits of ops one by one") {
-  const Form forms[] = {{6, 1, 48, 64}, {3, 2, 40, 130}};
-  const LoD lengths[] = {LoD::from_lengths({{41}}), LoD::from_lengths({{12, 12, 12}}), LoD::from_lengths({{30, 7}})};
   for (const Spelled& each : spellings)
-    for (const Form& form : forms)
-      for (const LoD& lod : lengths) {
-        INFO(each.name, ", keys ", form.keys, ", values ", form.values, ", rows ", lod.rows());
-        Random random(8);
-        const CellCase cell = cell_of(form, each);
-        const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), cell.c}, .5), lod)},
-                          {"boot0", random_tensor(random, {lod.sequences(0), cell.widths[0]}, 1)}};
-        CHECK(compare(over_rows(cell, true, false, DType::f32), feeds) == 1);
-      }
+    for (const Form& form : {Form{6, 1, 48, 64}, Form{3, 2, 40, 130}}) {
+      INFO("keys ", form.keys, ", values ", form.values);
+      CHECK(fused_forms(cell_of(form, each)) == forms);
+    }
+}
+
+/// A correction by a rate that `rate` makes of a row [width] and of a second state [width], of which it leaves the next one.
+CellCase with_rate(const std::string& name, std::int64_t width, Var (*rate)(const Var& row, Var& state)) {
+  constexpr Form f{6, 1, 48, 64};
+  return {name,
+          f.heads * (2 * f.keys + f.values) + width,
+          {f.heads * f.keys * f.values, width},
+          [=](const Var& row, const std::vector<Var>& states) {
+            std::int64_t at = 0;
+            const auto next = [&](std::int64_t count, const std::vector<std::int64_t>& shape) {
+              at += count;
+              return reshape(slice(row, 1, at - count, at), shape);
+            };
+            const Var q = next(f.heads * f.keys, {0, f.heads, 1, f.keys, 1}), k = next(f.heads * f.keys, {0, f.heads, f.keys, 1});
+            const Var v = next(f.heads * f.values, {0, f.heads, 1, f.values});
+            Var second = states[1];
+            const Var by = rate(next(width, {0, width}), second);
+            const Var matrix = reshape(states[0], {0, f.heads, f.keys, f.values});
+            const Var after = matrix + k * (by * (v - sum(k * matrix, {2}, true)));
+            const Var read = sum(reshape(after, {0, f.heads, 1, f.keys, f.values}) * q, {3});
+            return CellStep{reshape(read, {0, f.heads * f.values}), {reshape(after, {0, f.heads * f.keys * f.values}), second}};
+          }};
+}
+
+TEST_CASE("a rate that a small state of all heads, or a value of one of them, makes has the bits of ops one by one") {
+  const auto counted = [](const Var& row, Var& state) {
+    state = state * row + row;
+    return reshape(slice(state, 1, 0, 1), {0, 1, 1, 1});
+  };
+  const auto of_first = [](const Var& row, Var& state) {
+    state = sigmoid(row + state);
+    return reshape(slice(state, 1, 0, 1), {0, 1, 1, 1});
+  };
+  CHECK(fused_forms(with_rate("a state of one number", 1, counted)) == forms);
+  CHECK(fused_forms(with_rate("a state of three numbers", 3, counted)) == forms);
+  CHECK(fused_forms(with_rate("a number of the first head", 6, of_first)) == forms);
+}
+
+TEST_CASE("a rate of fewer axes than the matrices is no number of a row, and leaves the loop interpreted") {
+  const auto of_sequences = [](const Var& row, Var& state) {
+    state = state + row;
+    return reshape(row, {0, 1, 1});
+  };
+  const CellCase cell = with_rate("an axis less", 1, of_sequences);
+  const LoD lod = LoD::from_lengths({{7, 7, 7, 7, 7, 7}});
+  Random random(1);
+  const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), cell.c}, .5), lod)},
+                    {"boot0", random_tensor(random, {6, cell.widths[0]}, 1)},
+                    {"boot1", random_tensor(random, {6, 1}, 1)}};
+  CHECK(compare(without_last(cell, false), feeds) == 0);
 }

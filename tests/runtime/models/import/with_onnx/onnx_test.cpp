@@ -1068,6 +1068,23 @@ TEST_CASE("A Resize of known extents by known scales or sizes has known extents,
   }
 }
 
+TEST_CASE("A Resize that keeps the ratio of its axes takes one scale for all, whether extents are known or not") {
+  Random random(7);
+  const Tensor x = random_tensor(random, {1, 2, 5, 7});
+  for (const char* const mode : {"nearest", "linear"})
+    for (const auto& [policy, wanted] : {std::pair("not_larger", DDim{1, 2, 8, 11}), std::pair("not_smaller", DDim{1, 2, 9, 13})}) {
+      INFO(mode, " ", policy);
+      const auto made = [&, policy = policy](const Ints& dims) {
+        GraphBuilder graph;
+        graph.input("x", dims).initializer("s", Tensor::from<std::int64_t>({9, 11})).output("y");
+        graph.node("Resize", {"x", "", "", "s"}, {"y"}).set("mode", mode).set("axes", Ints{2, 3}).set("keep_aspect_ratio_policy", policy);
+        return testing::on_cpu(parse(graph), {{"x", x}})["y"].tensor();
+      };
+      CHECK(made({-1, 2, 5, 7}).dims() == wanted);
+      CHECK(same_bits(made({-1, 2, 5, 7}), made({-1, 2, -1, -1})));
+    }
+}
+
 TEST_CASE("Scales of a Resize that make no picture are refused") {
   for (const float scale : {0.0f, -1.0f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     CAPTURE(scale);
