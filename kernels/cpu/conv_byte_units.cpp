@@ -88,17 +88,7 @@ class TurnedRun {
   void finish(std::int64_t row, std::int64_t count, std::int64_t unit, std::int64_t units, std::int64_t width, const std::int32_t* sums,
               float* made) const {
     if (steps_.to == DType::i32) return give(row, count, unit, units, width, reinterpret_cast<const std::uint32_t*>(sums));
-    ArithmeticCall<float> call;
-    call.steps = steps_.steps.data();
-    call.step_count = std::ssize(steps_.steps);
-    call.input_count = std::ssize(steps_.operands) + 1;
-    call.inputs[0] = {reinterpret_cast<const float*>(sums), width, false};
-    for (std::size_t i = 0; i < steps_.operands.size(); ++i) {
-      const bool one = steps_.operands[i].elements() == 1;
-      call.inputs[i + 1] = {static_cast<const float*>(steps_.operands[i].raw()) + (one ? 0 : unit), 0, one};
-    }
-    call.from = DType::i32;
-    call.to = steps_.to;
+    ArithmeticCall<float> call = call_of(steps_, sums, width, unit, true);
     call.out = made;
     call.out_row = width;
     call.rows = count;

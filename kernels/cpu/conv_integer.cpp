@@ -219,17 +219,7 @@ class Run {
         std::memcpy(to + u * area * 4, sums + u * span_, static_cast<std::size_t>(count) * sizeof(std::int32_t));
       return;
     }
-    ArithmeticCall<float> call;
-    call.steps = steps_.steps.data();
-    call.step_count = std::ssize(steps_.steps);
-    call.input_count = std::ssize(steps_.operands) + 1;
-    call.inputs[0] = {reinterpret_cast<const float*>(sums), span_, false};
-    for (std::size_t i = 0; i < steps_.operands.size(); ++i) {
-      const bool one = steps_.operands[i].elements() == 1;
-      call.inputs[i + 1] = {static_cast<const float*>(steps_.operands[i].raw()) + (one ? 0 : unit), one ? 0 : 1, true};
-    }
-    call.from = DType::i32;
-    call.to = steps_.to;
+    ArithmeticCall<float> call = call_of(steps_, sums, span_, unit, false);
     call.out = reinterpret_cast<float*>(to);
     call.out_row = area;
     call.rows = units;
@@ -263,6 +253,21 @@ ConvIntegerForm conv_integer_form(const ConvDesc& desc, const DDim& weights) {
   form.by_taps = form.channels == 1;
   form.fours = ((form.by_taps ? form.taps[1] : form.channels) + 3) / 4;
   return form;
+}
+
+ArithmeticCall<float> call_of(const ConvIntegerSteps& steps, const std::int32_t* sums, std::int64_t row, std::int64_t unit, bool across) {
+  ArithmeticCall<float> call;
+  call.steps = steps.steps.data();
+  call.step_count = std::ssize(steps.steps);
+  call.input_count = std::ssize(steps.operands) + 1;
+  call.inputs[0] = {reinterpret_cast<const float*>(sums), row, false};
+  for (std::size_t i = 0; i < steps.operands.size(); ++i) {
+    const bool one = steps.operands[i].elements() == 1;
+    call.inputs[i + 1] = {static_cast<const float*>(steps.operands[i].raw()) + (one ? 0 : unit), one || across ? 0 : 1, one || !across};
+  }
+  call.from = DType::i32;
+  call.to = steps.to;
+  return call;
 }
 
 void conv_integer(const PackedConvInteger& weights, const Tensor& x, std::int32_t zero, const ConvIntegerSteps& steps, const Tensor& out,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <millrace/kernels/conv_integer.h>
+#include <millrace/kernels/cpu/arithmetic_kernels.h>
 #include <millrace/kernels/cpu/int8_kernels.h>
 #include <millrace/tensor/kernel_context.h>
 
@@ -28,6 +29,10 @@ struct ConvIntegerForm {
   bool gathers() const { return !by_taps && units >= 8; }
 };
 ConvIntegerForm conv_integer_form(const ConvDesc& desc, const DDim& weights);
+
+/// The steps on rows of sums, i32, `row` elements apart, without their results: a row has one unit, `unit` the first row's, or, with `across`, the units from
+/// `unit` on.
+ArithmeticCall<float> call_of(const ConvIntegerSteps& steps, const std::int32_t* sums, std::int64_t row, std::int64_t unit, bool across);
 
 /// All of it; `out` [N, M, L1 (, L2)] is row-major.
 void conv_integer(const PackedConvInteger& weights, const Tensor& x, std::int32_t zero, const ConvIntegerSteps& steps, const Tensor& out,

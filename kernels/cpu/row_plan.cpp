@@ -112,9 +112,7 @@ class Machine {
       for (std::size_t i = 0; i < plan_.places.size(); ++i) registers_[i].origin = 0;
     for (std::int64_t run = 0; run < runs; ++run) {
       backwards_ = run % 2 != 0;
-      for (const std::size_t i : plan_.given) {
-        registers_[i].first = at_run(track_of(i), run);
-      }
+      for (const std::size_t i : plan_.given) registers_[i].first = at_run(track_of(i), run);
       if (rows == 1)
         run_row();
       else

@@ -37,7 +37,7 @@ class Finder {
     made.ops.resize(static_cast<std::size_t>(count_));
     for (const RowOp& op : desc_.ops) {
       const bool parted = falls_apart(op);
-      // Two threads may run two parts: what all of them compute lies in scratch, which each thread has for itself.
+      // Two threads may run two parts: results that all of them compute lie in scratch, which each thread has for itself.
       const bool for_all = is_pointwise(op) && op.outer * op.inner <= few && is_scratch(op.out);
       if (!parted && !for_all) return std::nullopt;
       for (std::int64_t s = 0; s < count_; ++s) {

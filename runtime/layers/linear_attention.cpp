@@ -50,9 +50,6 @@ std::int64_t optional_width(const Var& x, bool used, const char* name, std::int6
   return found;
 }
 
-bool gated(StateUpdate update) { return update == StateUpdate::gated || update == StateUpdate::gated_delta; }
-bool corrected(StateUpdate update) { return update == StateUpdate::delta || update == StateUpdate::gated_delta; }
-
 Form form_of(const LinearAttentionInputs& in, const LinearAttentionOptions& options) {
   Form form{};
   form.queries = options.query_heads;
@@ -63,8 +60,8 @@ Form form_of(const LinearAttentionInputs& in, const LinearAttentionOptions& opti
   if (part(width(in.query, "query"), form.queries, "query") != form.keys)
     throw ProgramError("linear_attention: expected heads of query and key of equal widths, found " + in.query.type().to_string() + " and " +
                        in.key.type().to_string());
-  form.decays = optional_width(in.decay, gated(options.update), "decay", form.heads, form.heads * form.keys);
-  form.rates = optional_width(in.rate, corrected(options.update), "rate", form.heads, 1);
+  form.decays = optional_width(in.decay, reads_decay(options.update), "decay", form.heads, form.heads * form.keys);
+  form.rates = optional_width(in.rate, reads_rate(options.update), "rate", form.heads, 1);
   form.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(form.keys)));
   return form;
 }

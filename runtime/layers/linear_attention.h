@@ -18,6 +18,9 @@ namespace millrace::layers {
 /// and each head of q reads  scale · S'ᵀq.  Katharopoulos et al. 2020, arXiv:2006.16236; Yang et al. 2023, arXiv:2312.06635 (gated); Yang et al.
 /// 2024, arXiv:2406.06484 (delta), arXiv:2412.06464 (gated delta). ONNX 1.23 has the four as `LinearAttention`.
 enum class StateUpdate { linear, gated, delta, gated_delta };
+/// Whether an update has a use for g, and for β.
+constexpr bool reads_decay(StateUpdate update) { return update == StateUpdate::gated || update == StateUpdate::gated_delta; }
+constexpr bool reads_rate(StateUpdate update) { return update == StateUpdate::delta || update == StateUpdate::gated_delta; }
 
 /// Inputs of each step, all rows with LoD or all dense [T, N, …], of one dtype. Heads stand side by side in the last axis. Q heads of queries
 /// share H heads of states, Q a multiple of H: head j of q reads state j / (Q / H).

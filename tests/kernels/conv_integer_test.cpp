@@ -22,6 +22,12 @@ Tensor bytes_of(Random& random, DType dtype, const DDim& dims) {
   return made;
 }
 
+std::vector<std::int32_t> numbers_of(Random& random, std::int64_t count, std::int64_t low, std::int64_t high) {
+  std::vector<std::int32_t> made;
+  for (std::int64_t i = 0; i < count; ++i) made.push_back(static_cast<std::int32_t>(random.between(low, high)));
+  return made;
+}
+
 std::int32_t number_at(const Tensor& x, std::int64_t place) {
   return x.dtype() == DType::i8 ? std::int32_t{static_cast<const std::int8_t*>(x.raw())[place]}
                                 : std::int32_t{static_cast<const std::uint8_t*>(x.raw())[place]};
@@ -80,11 +86,8 @@ TEST_CASE(
                       random.between(1, many ? 70 : 150)};
       const Tensor x = bytes_of(random, random.coin() ? DType::u8 : DType::i8, dims),
                    w = bytes_of(random, DType::i8, DDim{units, channels, high, wide});
-      std::vector<std::int32_t> zeros, added;
-      for (std::int64_t unit = 0; unit < units && seed % 2 == 0; ++unit)
-        zeros.push_back(static_cast<std::int32_t>(random.between(-128, 127)));
-      for (std::int64_t unit = 0; unit < units && seed % 3 == 0; ++unit)
-        added.push_back(static_cast<std::int32_t>(random.between(-9999, 9999)));
+      const std::vector<std::int32_t> zeros = numbers_of(random, seed % 2 == 0 ? units : 0, -128, 127),
+                                      added = numbers_of(random, seed % 3 == 0 ? units : 0, -9999, 9999);
       const Tensor zero = x.dtype() == DType::u8 ? Tensor::scalar(std::uint8_t{200}) : Tensor::scalar(std::int8_t{-100});
       Tensor wanted = expected(desc, x, number_at(zero, 0), w, zeros, added);
       PackedConvInteger packed = pack_conv_integer(desc, w, zeros, added);
@@ -124,11 +127,8 @@ TEST_CASE(
       const DDim dims{random.between(1, 3), channels * desc.groups, random.between(5, 9), random.between(7, 12)};
       const Tensor x = bytes_of(random, random.coin() ? DType::u8 : DType::i8, dims),
                    w = bytes_of(random, DType::i8, DDim{units, channels, high, wide});
-      std::vector<std::int32_t> zeros, added;
-      for (std::int64_t unit = 0; unit < units && seed % 4 == 0; ++unit)
-        zeros.push_back(static_cast<std::int32_t>(random.between(-128, 127)));
-      for (std::int64_t unit = 0; unit < units && seed % 3 == 0; ++unit)
-        added.push_back(static_cast<std::int32_t>(random.between(-9999, 9999)));
+      const std::vector<std::int32_t> zeros = numbers_of(random, seed % 4 == 0 ? units : 0, -128, 127),
+                                      added = numbers_of(random, seed % 3 == 0 ? units : 0, -9999, 9999);
       const Tensor zero = x.dtype() == DType::u8 ? Tensor::scalar(std::uint8_t{200}) : Tensor::scalar(std::int8_t{-100});
       const Tensor wanted = expected(desc, x, number_at(zero, 0), w, zeros, added);
       const PackedConvInteger packed = pack_conv_integer(desc, w, zeros, added, wanted.dim(2) * wanted.dim(3));

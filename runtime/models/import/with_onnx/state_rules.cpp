@@ -65,9 +65,7 @@ void linear_attention(Importer& to, const Node& node, const char*) {
   VarId q = steps(0), k = steps(1);
   const layers::StateUpdate update = update_of(node);
   // ONNX Runtime takes inputs that the update has no use for.
-  const bool gated = update == layers::StateUpdate::gated || update == layers::StateUpdate::gated_delta;
-  const bool corrected = update == layers::StateUpdate::delta || update == layers::StateUpdate::gated_delta;
-  const VarId v = steps(2), decay = gated ? steps(4) : no_var, rate = corrected ? steps(5) : no_var;
+  const VarId v = steps(2), decay = layers::reads_decay(update) ? steps(4) : no_var, rate = layers::reads_rate(update) ? steps(5) : no_var;
   node.pass_over("chunk_size");
   node.expect_integer("state_window", 0);
   layers::LinearAttentionOptions options;
