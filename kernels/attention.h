@@ -28,13 +28,13 @@ struct Attention {
   /// Steps on the scores, with their operands, which broadcast to them.
   std::vector<ArithmeticStep> steps;
   std::vector<Tensor> operands;
-  /// Behind the steps, of one i64: query s sees keys up to s + offset. −∞ is added to the scores of the others.
+  /// One i64, which acts behind the steps: query s sees keys up to s + offset, and −∞ is added to the scores of other keys.
   std::optional<Tensor> offset;
-  /// The extents of what is added there, which stretches as a bias does; −1: those of the scores.
+  /// The extents of the bias that `offset` adds, which stretches to the scores; −1: those of the scores.
   std::int64_t bias_queries = -1, bias_keys = -1;
-  /// Behind those, of the scores.
+  /// The mask of the scores, which acts behind the steps and `offset`.
   std::optional<ScoreMask> mask;
-  /// Of the weights; its value is 0.
+  /// The mask of the weights; its value is 0.
   std::optional<ScoreMask> hidden;
   /// Axis i of the result is axis out_axes[i] of [B, H, S, E]; E stays the last.
   std::vector<int> out_axes = {0, 1, 2, 3};

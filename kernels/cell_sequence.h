@@ -22,7 +22,7 @@ namespace millrace {
 struct CellDesc {
   RowDesc rows;                 ///< f32
   std::vector<Tensor> numbers;  ///< by constant of `rows`: those of one element become part of the source
-  /// By input of `rows`.
+  /// The source of an input of `rows`.
   struct Input {
     enum class Kind : std::uint8_t {
       rows,   ///< f32, given for every step

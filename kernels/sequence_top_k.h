@@ -16,7 +16,7 @@ struct SequenceTopK {
   std::vector<std::int64_t> offsets;  ///< of the sequences in the result: min(k, n) rows of n
 };
 
-/// Of x [T, …] in floats, i64 or i32, where sequence i is the rows [offsets[i], offsets[i + 1]). Equal elements come in the order of their
+/// The k greatest elements of the sequences of x [T, …] in floats, i64 or i32. Sequence i is the rows [offsets[i], offsets[i + 1]). Equal elements come in the order of their
 /// rows; NaN counts as the greatest. ArgumentError for a negative k, LoDError when the offsets do not fit the rows.
 SequenceTopK sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& offsets, std::int64_t k, StreamRef stream);
 

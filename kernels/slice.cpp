@@ -42,7 +42,7 @@ std::int64_t offset_of(const Tensor& x) {
   return (static_cast<const std::byte*>(x.raw()) - x.storage()->data()) / static_cast<std::int64_t>(size_of(x.dtype()));
 }
 
-/// Of an empty tensor nothing is stored where strides would lead.
+/// A view of x. An empty one begins where x does, since its own offset may lead outside of the storage.
 Tensor view_of(const Tensor& x, const DDim& dims, const DDim& strides, std::int64_t offset) {
   const Tensor view(x.dtype(), dims, strides, dims.elements() == 0 ? offset_of(x) : offset, x.storage());
   return x.is_read_only() ? view.read_only() : view;

@@ -47,7 +47,7 @@ class Best {
     heap_.push_back(candidate);
     std::push_heap(heap_.begin(), heap_.end(), better);
   }
-  /// By parent, and best first within one.
+  /// The candidates by parent, the best of each parent first.
   const std::vector<Candidate>& in_order() {
     std::sort(heap_.begin(), heap_.end(),
               [](const Candidate& a, const Candidate& b) { return a.parent != b.parent ? a.parent < b.parent : better(a, b); });

@@ -28,13 +28,13 @@ constexpr std::int64_t thread_work = 1 << 18;
 /// Computing places between the rows of an output and dropping them is cheaper than gathering, up to so many places for each that stays.
 constexpr std::int64_t most_between = 2;
 
-/// From so many output channels on, the first of them copy the panel for the others: vectors of the plane cross cache lines.
+/// The number of output channels from which on the first of them copy the panel for the others: vectors of the plane cross cache lines.
 constexpr std::int64_t copied_units = 9;
 
-/// Of panels that are computed together; they stay in the first cache.
+/// Bytes of panels that are computed together; they stay in the first cache.
 constexpr std::int64_t near_bytes = 16 << 10;
 
-/// Of results that wait for their arithmetic: long rows, which stay in the second cache.
+/// Bytes of results that wait for their arithmetic: long rows, which stay in the second cache.
 constexpr std::int64_t left_bytes = 128 << 10;
 
 struct alignas(64) CacheLine {
@@ -263,7 +263,7 @@ class Group {
   /// Vectors that hold `count` places of a panel.
   int vectors_of(std::int64_t count) const { return static_cast<int>((count * panel_vectors + width_ - 1) / width_); }
 
-  /// Of each k from the element that the first k of a place sees: over channels, then taps in row-major order.
+  /// Finds the distance from the element that the first k of a place sees to the element of each k: over channels, then taps in row-major order.
   void find_offsets(const PaddedPlanes& form, const Tensor& weights) {
     const DDim taps = weights.dims().erased(0).erased(0);
     std::vector<std::int64_t> of_taps(static_cast<std::size_t>(taps.elements()));

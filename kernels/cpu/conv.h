@@ -45,7 +45,7 @@ bool needs_planes(const ConvDesc& desc);
 void conv(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const ConvSteps& steps,
           const Tensor& out, ThreadTeam& team, const ConvTaps* taps = nullptr, const Tensor* units = nullptr);
 
-/// Of contiguous weights, at least one.
+/// The taps that matter of contiguous weights, of which there is at least one; null where they save too little.
 template <class T>
 std::shared_ptr<const ConvTaps> find_taps(const ConvDesc& desc, const Tensor& weights);
 extern template std::shared_ptr<const ConvTaps> find_taps<float>(const ConvDesc& desc, const Tensor& weights);

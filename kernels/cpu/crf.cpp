@@ -320,7 +320,7 @@ struct ForwardBackward {
     }
   }
 
-  /// From the probabilities `now` of the tags at t to those at t − 1. sums[t] becomes now / sums; of sums that were taken from logarithms, the
+  /// Goes from the probabilities `now` of the tags at t to the probabilities at t − 1. sums[t] becomes now / sums; of sums that were taken from logarithms, the
   /// probabilities of each way are taken off `ways` [from, to] at once.
   void step_back(std::int64_t t, double* ways) {
     double* factors = sums_at(t);

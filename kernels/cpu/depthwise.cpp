@@ -18,8 +18,8 @@ namespace {
 /// Multiply-adds of a part for one thread.
 constexpr std::int64_t thread_work = 1 << 18;
 
-/// Of planes that are copied one after the other before they are computed, and stay in the first cache: a load of what was just stored waits, unless it
-/// reads one whole store.
+/// Bytes of planes that are copied one after the other before they are computed, and stay in the first cache: a load of elements that were just stored waits,
+/// unless it reads one whole store.
 constexpr std::int64_t near_bytes = 16 << 10;
 
 /// The most places of a small plane, its padding included, and of its results: a vector of each stays in the second cache.

@@ -12,7 +12,7 @@ namespace {
 /// Packed operands up to this size stay on the stack.
 constexpr std::int64_t stack_bytes = 8192;
 constexpr std::int64_t line_bytes = 64;
-/// So few rows read each panel once, and gain nothing from one that stays near.
+/// The number of rows up to which a product reads each panel once, and gains nothing from a panel that stays near.
 constexpr std::int64_t few_rows = 2;
 
 template <class T>

@@ -5,7 +5,7 @@
 
 namespace millrace::cpu {
 
-/// Behind the products of a GRU's step, with the reset gate behind the recurrent product: of one row, each op rounded as if it stood alone,
+/// The part of a GRU's step behind its products, for one row, with the reset gate behind the recurrent product. Each op is rounded as if it stood alone:
 ///   r, z = sigmoid((sums + gates_bias) + x), n = tanh(x + r·(sums + candidate_bias)), out = z·h + (1 − z)·n
 /// or, with `turned`, out = (1 − z)·h + z·n.
 template <class T>

@@ -7,7 +7,7 @@ namespace millrace::cpu {
 
 /// The operands of `LstmGates`, and those of `LstmGateGradients`, as places in a table. Absent operands have null there.
 namespace lstm_gates {
-/// Of gates i, f, g and o, in this order: sum + k.
+/// An operand that each gate has takes four places: the one of gate k of i, f, g, o is at its first place + k, such as sum + k.
 enum Operand : std::uint8_t {
   sum = 0,          ///< pre-activations, or what `first` and `second` are added to
   first = 4,        ///< sum + first; of all gates that are there, or of none

@@ -57,7 +57,7 @@ struct Moments {
   T mean, factor;
 };
 
-/// Of each row the mean, and 1 / √(variance + epsilon).
+/// Computes the mean of each row, and 1 / √(variance + epsilon).
 template <int Rows, class T>
 HWY_INLINE void FindMoments(const T* const* x, std::int64_t n, T epsilon, Moments<T>* moments) {
   const T elements = static_cast<T>(n);
@@ -103,7 +103,7 @@ struct Slopes {
   T total, along;
 };
 
-/// Of each row both sums over the slopes s = g·scale, and the rows of the gradient of scale.
+/// Computes both sums of each row over the slopes s = g·scale, and the rows of the gradient of scale.
 template <int Rows, class T>
 HWY_INLINE void SumSlopes(const NormGradientRow<T>* rows, std::int64_t n, const Moments<T>* moments, Slopes<T>* sums) {
   const typename Chains<T>::D d;

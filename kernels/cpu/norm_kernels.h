@@ -6,7 +6,7 @@
 /// Layer norms of rows and their gradients, a few rows of n elements side by side, by instruction set. No bit depends on how many rows there are.
 namespace millrace::cpu {
 
-/// Of one sum of a layer norm (kernels/layer_norm.h) or of a softmax.
+/// The chains of one sum of a layer norm (kernels/layer_norm.h) or of a softmax.
 inline constexpr int norm_chains = 16;
 
 /// Rows that keep the adders of a processor busy: each addition of a chain waits for the one before.

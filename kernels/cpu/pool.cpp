@@ -76,7 +76,7 @@ struct Form {
   std::int64_t plane_step = 0;
 };
 
-/// Of rows that are folded along one axis before they are folded along the other; they stay in the first cache.
+/// Bytes of rows that are folded along one axis before they are folded along the other; they stay in the first cache.
 constexpr std::int64_t strip_bytes = 16 << 10;
 
 /// Computes rows of the result where two axes are folded, many rows in a call: rows of a small plane are shorter than what it takes to find them. Of one thread.

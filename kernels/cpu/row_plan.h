@@ -24,7 +24,7 @@ struct RowFunctions {
   bool heavy = false;      ///< a product, a cell or a function over a whole block
 };
 
-/// By op; those of the plan's dtype.
+/// The functions of each op, in the list of the plan's dtype.
 using RowFunctionTable = std::tuple<std::vector<RowFunctions<float>>, std::vector<RowFunctions<double>>>;
 
 /// Whether the elements of a row lie side by side in an operand, or are one.

@@ -27,7 +27,7 @@ struct ScaledSums {
   const ArithmeticInput<float>* addend = nullptr;
   float low = -std::numeric_limits<float>::infinity(), high = std::numeric_limits<float>::infinity();
 
-  /// Of a call without the steps of the quotient; `divisor`: of that.
+  /// Reads the steps of `call`, which ends in front of the steps of the quotient; `divisor` is the quotient's.
   HWY_INLINE ScaledSums(const ArithmeticCall<float>& call, const ArithmeticInput<float>& divisor) {
     const auto is_one = [](const ArithmeticInput<float>& input) { return input.repeats && input.row == 0; };
     if (call.from != DType::i32 || call.in_place || call.inputs[0].repeats || !is_one(divisor)) return;

@@ -22,7 +22,7 @@ std::int64_t place_on(const char* op, std::int64_t index, int axis, const DDim& 
   return place;
 }
 
-/// Which block of `dims` each entry of index [batch…, …, r] names, counted in blocks of the axes behind the first batch_axes + r.
+/// The block of `dims` that each entry of index [batch…, …, r] names, counted in blocks of the axes behind the first batch_axes + r.
 std::vector<std::int64_t> blocks_of(const char* op, const Tensor& index, int batch_axes, const DDim& dims) {
   const std::vector<std::int64_t> values = index_values(index);
   const int places = static_cast<int>(index.dim(index.rank() - 1));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which blocks do what in a sequence of LSTM steps: integers and an estimate, no device.
+// The work of each block in a sequence of LSTM steps: integers and an estimate, no device.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,7 +20,7 @@ using cuda::lstm_pieces;
 
 using Costs = cuda::RecurrentCosts;
 
-/// By tensor cores, in the steps of mma.cuh.
+/// Whether tensor cores make the products, in the steps of mma.cuh.
 bool is_by_mma(const LstmDesc& desc, const LstmLimits& limits) { return desc.dtype != DType::f32 || limits.tf32; }
 
 bool can_hold(const LstmDesc& desc, const LstmLimits& limits) {
@@ -41,7 +41,7 @@ struct Work {
         chains(lstm_pieces(of.hidden, cuda::lstm_chain(of.dtype, limits.tf32))),
         tiles(std::max<std::int64_t>(1, lstm_pieces(rows, 8))) {}
 
-  /// Of one block and one group.
+  /// The blocks of units that one block has, and the tiles of rows that one group has.
   std::int64_t units_of(const LstmSchedule& of) const { return lstm_pieces(unit_blocks, of.blocks); }
   std::int64_t tiles_of(const LstmSchedule& of) const { return lstm_pieces(tiles, of.groups); }
 

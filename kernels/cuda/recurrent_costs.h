@@ -39,13 +39,13 @@ struct RecurrentCosts {
   static constexpr double held_block = 120, held_cluster = 450, held_peer = 20, held_cluster_tile = 480, held_grid = 3000,
                           held_grid_tile = 700;
 
-  /// In nanoseconds, of a warp that takes so many tiles at a time.
+  /// The time of the pointwise part, in nanoseconds, of a warp that takes so many tiles at a time.
   static constexpr double pointwise(int tiles, bool approximate) {
     const double chain = approximate ? approximate_functions : functions;
     const double units = tiles * (approximate ? approximate_function_units : function_units) * function_rate;
     return clock * ((units > chain ? units : chain) + tiles * 2 * row);
   }
-  /// Behind it, of the same; while other blocks are waited for, where a warp takes its tiles at once.
+  /// The time of the outputs behind that part, of such a warp. It passes while other blocks are waited for, where a warp takes its tiles at once.
   static constexpr double outputs(int tiles) { return clock * (late + tiles * 2 * late_row); }
 };
 

@@ -30,7 +30,7 @@ class Finder {
     }
   }
 
-  /// Of the op that adds both parts of the next cell state.
+  /// The gates that end in op `sum`, which adds both parts of the next cell state.
   std::optional<FoundGates> gates(std::size_t sum) {
     const RowOp& op = desc_.ops[sum];
     if (op.kind != Kind::binary || op.binary != Binary::add || !begin(op)) return std::nullopt;
@@ -56,7 +56,7 @@ class Finder {
     return closed(std::move(cell));
   }
 
-  /// Of the op that gives the gradient of gate g; with that of the output gate where it stands in front.
+  /// The gradients around op `tanh`, which gives the gradient of gate g; with that of the output gate where it stands in front.
   std::optional<FoundGates> cell_gradients(std::size_t tanh) {
     for (const int k : {0, 1}) {
       Lstm cell{true, hidden_, std::vector<RowOperand>(gradient::count)};
@@ -76,7 +76,7 @@ class Finder {
     return std::nullopt;
   }
 
-  /// Of the op that gives the gradient of the tanh behind an output gate.
+  /// The gradients around op `tanh`, which gives the gradient of the tanh behind an output gate.
   std::optional<FoundGates> output_gradients(std::size_t tanh) {
     for (const int k : {0, 1}) {
       Lstm output{true, hidden_, std::vector<RowOperand>(gradient::count)};

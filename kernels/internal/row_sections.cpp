@@ -12,12 +12,12 @@ namespace {
 using Kind = RowOp::Kind;
 using Sections = RowPlan::State::Sections;
 
-/// States of all parts, before and behind a step, that leave room for little else in a first cache.
+/// Bytes of the states of all sections, before and behind a step, that leave room for little else in a first cache.
 constexpr std::int64_t first_cache = 32 << 10;
-/// The most elements of a result that each part computes for itself.
+/// The most elements of a result that each section computes for itself.
 constexpr std::int64_t few = 16;
 
-/// The part that an element belongs to.
+/// The section that an element belongs to.
 enum Owner : int { nobody = -1, everybody = -2, several = -3 };
 
 class Finder {
@@ -37,7 +37,7 @@ class Finder {
     made.ops.resize(static_cast<std::size_t>(count_));
     for (const RowOp& op : desc_.ops) {
       const bool parted = falls_apart(op);
-      // Two threads may run two parts: results that all of them compute lie in scratch, which each thread has for itself.
+      // Two threads may run two sections: results that all sections compute lie in scratch, which each thread has for itself.
       const bool for_all = is_pointwise(op) && op.outer * op.inner <= few && is_scratch(op.out);
       if (!parted && !for_all) return std::nullopt;
       for (std::int64_t s = 0; s < count_; ++s) {
@@ -91,7 +91,7 @@ class Finder {
     return part;
   }
 
-  /// Calls f for the place of each element of an operand. One of a function without steps between its rows has an element at least.
+  /// Calls f for the place of each element of an operand. An operand of a function without steps between its rows has an element at least.
   template <class F>
   void each_element(const RowOp& op, const RowOperand& operand, F f) const {
     const bool folded = op.kind == Kind::reduce && (&operand == &op.out);
@@ -103,7 +103,7 @@ class Finder {
       for (std::int64_t i = 0; i < inner; ++i) f(static_cast<std::size_t>(operand.begin + o * operand.outer_step + i * step));
   }
 
-  /// Whether the part of an op reads nothing that another part wrote.
+  /// Whether a section's part of an op reads nothing that another section wrote.
   bool reads(const RowOp& part, std::int64_t section) {
     bool own = true;
     for (const RowOperand& in : part.in) {
@@ -118,7 +118,7 @@ class Finder {
     return own;
   }
 
-  /// Whether no element of an output is written by two parts, of which the later one in the order of ops has to win.
+  /// Whether no element of an output is written by two sections, of which the later one in the order of ops has to win.
   bool writes(const RowOp& part, int owner) {
     bool alone = true;
     for (const RowOperand* const out : {&part.out, &part.out2}) {
@@ -141,7 +141,7 @@ class Finder {
     return true;
   }
 
-  /// The rows of the function that writes all of `output` where it read `input`, behind all others that read it.
+  /// The rows of the function that writes all of `output` where it read `input`, and is the last op that reads it; none: there is no such function.
   std::optional<RowOperand> in_place(std::size_t input, std::size_t output) const {
     const auto is = [](const RowOperand& operand, std::size_t reg) { return operand.reg == static_cast<int>(reg); };
     const auto last = std::find_if(desc_.ops.rbegin(), desc_.ops.rend(), [&](const RowOp& op) {
@@ -159,7 +159,7 @@ class Finder {
 
   const RowDesc& desc_;
   std::int64_t count_ = 0;
-  std::vector<std::vector<int>> owners_;   // by register and element: the part that has written it last
+  std::vector<std::vector<int>> owners_;   // by register and element: the section that has written it last
   std::vector<std::vector<int>> readers_;  // of inputs
 };
 

@@ -21,7 +21,7 @@ LoDTensor pack_values(const std::vector<SlotValue>& values, const LoDTensor& joi
   return LoDTensor(plan.identity ? joined.tensor() : gather_rows(joined.tensor(), plan.sources, stream), plan.lod);
 }
 
-/// So many levels of `lod`, whose sequences have no rows: the outer ones of it, and empty ones below.
+/// An LoD of `levels` levels over no rows: the outer levels of `lod`, and empty levels below them.
 LoD over_nothing(const LoD& lod, int levels) {
   LoD made = lod.levels(0, std::min(lod.depth(), levels));
   while (made.depth() < levels) made = made.append(LoD::Level{});

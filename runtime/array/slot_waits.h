@@ -70,7 +70,7 @@ class SlotWrite final : public Wait, private detail::ArrayWaiter, private Waiter
   bool placed() const { return !parks_ || core_->placed(*this); }
   void await_resume();
 
-  /// Of a named write, of `std::move(write)`, and of a call. Without it g++ 12 copies a write that is no lvalue.
+  /// Awaits a write that is named, moved from, or the result of a call. Without this class g++ 12 copies a write that is no lvalue.
   class Awaiter {
    public:
     explicit Awaiter(SlotWrite& write) noexcept : write_(&write) {}

@@ -14,7 +14,7 @@ struct Candidates {
   Var scores;
   Var tokens;
 };
-/// From the hooked scores of a step; `own` are states that the model does not see.
+/// Gives the candidates from the hooked scores of a step; `own` are states that the model does not see.
 using Choose = std::function<Candidates(const Var& scores, const std::vector<Var>& own, const Var& step)>;
 
 /// States in the rows of the prefixes that go on: how many those are changes from iteration to iteration.

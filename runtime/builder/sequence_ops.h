@@ -62,9 +62,9 @@ struct TopRows {
 /// The min(k, n) greatest of the n rows of each sequence, greatest first, each column on its own.
 TopRows sequence_top_k(const Var& x, std::int64_t k);
 
-/// Of scores that two sequences give each other: sequence i of x [T] holds `channels` matrices with a row for each row of sequence i of
-/// `rows`, and a column for each of `columns`. One result row for each row: channel by channel, for each k the sum of the k greatest, over
-/// k.
+/// Averages of the greatest of the scores that two sequences give each other. Sequence i of x [T] holds `channels` matrices, with a row for each row of
+/// sequence i of `rows`, and a column for each row of sequence i of `columns`. The result has a row for each row: channel by channel, for each k the sum of
+/// the k greatest scores, divided by k.
 Var sequence_top_k_average(const Var& x, const Var& rows, const Var& columns, const std::vector<std::int64_t>& ks, std::int64_t channels);
 
 struct MaskHalves {
@@ -75,7 +75,7 @@ struct MaskHalves {
 MaskHalves split_by_mask(const Var& x, const Var& mask, int level = 0);
 Var merge_by_mask(const Var& set, const Var& unset, const Var& mask, int level = 0);
 
-/// Other sequences over the same rows: those of `like`, or of these lengths.
+/// The rows of x as other sequences: as those of `like`, or of these lengths.
 Var lod_reset_like(const Var& x, const Var& like);
 Var lod_reset(const Var& x, const Var& lengths);
 Var lod_reset(const Var& x, const std::vector<std::int64_t>& lengths);

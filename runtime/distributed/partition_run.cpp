@@ -34,12 +34,12 @@ class Transfers final : public RunExchange {
     }
   }
 
-  /// So that the others end, and know why.
+  /// Aborts the communicator, so that the other ranks end and know why.
   void abort(const std::string& reason) noexcept { communicator_->abort(reason); }
   bool aborted() const noexcept { return communicator_->aborted(); }
   /// Fails with what the ranks were aborted for.
   Point why_aborted() { return meet(); }
-  /// When all are done, where what carries the tensors of devices must not lose a rank while others still use it.
+  /// The point at which all ranks are done, where tensors of devices are carried: their carrier must not lose a rank while others still use it.
   Point all_done() { return carrier_ == nullptr ? Point() : meet(); }
 
   bool provides(const std::string& input) const override { return arriving_.contains(input); }

@@ -15,7 +15,7 @@
 
 namespace millrace {
 
-/// From one rank to another.
+/// The rank that sends, and the rank that receives.
 using RankRoute = std::pair<int, int>;
 
 /// The carriers of tensors that the host cannot reach: a communicator for each route, over which a message goes only when both of its ends are

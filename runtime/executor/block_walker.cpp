@@ -139,7 +139,7 @@ task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, co
     }
     const bool long_loop = end->tried == i && op.kind == CompiledOp::Kind::while_loop;
     if (!long_loop && walker->run_at_once(*block, i, scope, *end)) {
-      // Its outputs are there.
+      // The op has run, and its outputs are there.
     } else if (op.group != nullptr && !walker->ops_->runs_as_group(op, *scope)) {
       if (ops == nullptr) co_return false;
       keep |= walker->start_members(op, scope, *end, *ops, me);
@@ -391,7 +391,7 @@ struct BlockWalker::Iterations {
     next_step(step, outer, body, iteration);
     for (std::size_t i = 0; i < carried->size(); ++i) set_or_link(std::move((*carried)[i]), *step, body.params[i]);
   }
-  /// Behind an iteration that has ended.
+  /// Goes to the next iteration: the results of the one that has ended become the carried values.
   void go_on() {
     carried->swap(end->results);
     end->begin_again();

@@ -107,7 +107,7 @@ struct CompiledProgram {
   const CompiledBlock& block(int idx) const { return blocks.at(static_cast<std::size_t>(idx)); }
   std::size_t index_of(VarId var) const { return index.at(static_cast<std::size_t>(var)); }
   const std::string& name_of(VarId var) const { return program.var(var).name; }
-  /// Of the device, and of the host where that is another: each run has streams of its own.
+  /// Devices that give each run streams of its own: the program's, and the host where that is another one.
   std::unique_ptr<CallerDevices> for_runs;
   std::unique_ptr<CallerDevices> hosts_for_runs;
 };

@@ -27,7 +27,7 @@ class KeptMemory final : public RangeSink {
     std::size_t memory = 0;
     std::size_t files = 0;  ///< under the policy spill
   };
-  /// By loop and policy: "while 1 (step) under recompute(100)". The backward of a loop that is computed again has inner loops of its own.
+  /// The bytes of each loop and policy, which its key names: "while 1 (step) under recompute(100)". The backward of a loop that is computed again has inner loops of its own.
   std::map<std::string, Bytes> loops() const;
   /// A line for each loop, "while 1 (step) under keep kept 4096 bytes", with "; " between them; "no loop kept values for a backward loop"
   /// without loops.

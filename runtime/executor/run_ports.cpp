@@ -36,7 +36,7 @@ std::string inputs_of(const Program& program) {
   return names.empty() ? "none" : names;
 }
 
-/// Of a result that is shared: what its caller may write.
+/// A shared result as its caller gets it: a copy where the host can reach the elements, else a read-only view.
 Tensor unshared(const Tensor& made) { return made.host_accessible() ? made.copy_to(CpuPlace{}) : made.read_only(); }
 
 }  // namespace

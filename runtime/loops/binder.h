@@ -21,7 +21,7 @@ struct BoundInput {
   /// All slots of an array that holds them as one tensor, and by iteration the first row in it; −1: the rows stand in `slots`.
   std::optional<Tensor> whole;
   std::vector<std::int64_t> begin;
-  /// By iteration; with `whole`, only where the iteration reads before slot 0.
+  /// The rows of each iteration; where `whole` is set, only those of iterations that read before slot 0.
   std::vector<Tensor> slots;
   /// In the place of `whole` and `slots`: rows that stand apart; `begin` counts them.
   std::shared_ptr<const detail::PickedRows> picked;
@@ -43,8 +43,8 @@ class LoopBinder {
   BoundInput input(std::size_t index, bool picks = false) const;
   /// The rows of input `index` in one iteration, whose slot is issued, or which reads before slot 0.
   Tensor slot(std::size_t index, std::int64_t iteration) const;
-  /// By iteration, the rows of an input whose slots are still to come: as many as the order says, without an order as many as the first
-  /// iteration's, whose slot is there.
+  /// The number of rows of each iteration, for an input whose slots are still to come: the number that the order says, or without an order that of the
+  /// first iteration, whose slot is there.
   std::vector<std::int64_t> expected_rows(std::size_t index) const;
 
   /// `counts`: by input, the rows of each iteration; empty for a loop without inputs.
@@ -55,7 +55,7 @@ class LoopBinder {
   /// `rows`: of each iteration of a loop without inputs; −1: nobody knows.
   void check_outputs(std::int64_t rows = -1) const;
 
-  /// Of all inputs.
+  /// The order that all inputs have; none where no input has one.
   const std::optional<SequenceOrder>& order() const noexcept { return order_; }
   /// After `set_rows`: the step of the order that an iteration is.
   LoopOperands::Slots ordered() const noexcept { return ordered_; }

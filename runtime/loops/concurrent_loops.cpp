@@ -86,7 +86,7 @@ task<void> let_messages_through() {
   for (int task = 0; task < tasks_of_a_message; ++task) co_await this_task::yield();
 }
 
-/// Behind a piece of iterations that was enqueued on the host.
+/// Waits until a piece of iterations that was enqueued on the host is done.
 task<void> until_done(Point done) {
   // Another thread may be on the stream: then it runs the iterations, later.
   co_await ready(done);

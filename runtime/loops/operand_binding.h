@@ -32,7 +32,7 @@ class OperandBinding {
   /// Nothing: `await_missing` comes first, and then `bind` again. Operands of no iterations: there are none, or a number is beyond 64 bits, or
   /// the loop never ends, or a value is missing; then the interpreter runs the loop, and reports the error, if there is one.
   std::optional<LoopOperands> bind();
-  /// Behind a `bind` that gave nothing: waits for a value, a point or slots. This must outlive the task.
+  /// Waits for a value, a point or slots that a `bind` without a result lacked. This must outlive the task.
   task<void> await_missing();
 
  private:

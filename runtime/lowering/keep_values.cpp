@@ -269,7 +269,7 @@ class Keeper {
     for (std::size_t i = 0; i < made.size(); ++i) values_[i].array = made[i];
   }
 
-  /// Behind all ops of the body.
+  /// Appends the writes of the kept values behind all ops of the body.
   void write(const std::function<Var()>& number) {
     build::Guard guard(program_);
     const build::BlockGuard at(guard, body_);

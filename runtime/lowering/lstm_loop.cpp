@@ -135,7 +135,7 @@ struct LstmLoop::Reader {
     return true;
   }
 
-  /// Behind the kernel stands what the mask lets through, and not what the cell makes of rows that do not step.
+  /// Refuses an op that reads the cell's result for rows that do not step: behind the kernel these rows hold the value that the mask lets through.
   void check_masked(const Op& op) const {
     if (made.live == no_var) return;
     for (std::size_t i = 0; i < op.inputs.size(); ++i)

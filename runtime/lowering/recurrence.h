@@ -86,7 +86,7 @@ struct Recurrence {
   int levels = 1;
   /// Opening level 1 … levels − 1, then closing level levels − 1 … 1.
   std::vector<Boundary> boundaries{};
-  /// Of the inputs, along which rows arrive, where several were open; else -1.
+  /// The axis of the inputs along which rows arrive, where several axes were open; else -1.
   int axis = -1;
   /// The name of the extent along which rows arrive, where the names of extents told which inputs are live; else empty.
   std::string extent{};

@@ -187,7 +187,7 @@ void check_outputs(const PreparedOp& op, std::span<const Value> outputs) {
   }
 }
 
-/// Behind `pass_lod`, which the inference of an op that passes LoD relies on.
+/// Checks the LoD depth of the outputs, once `pass_lod` has run: the inference of an op that passes LoD relies on that.
 void check_levels(const PreparedOp& op, std::span<const Value> outputs) {
   for (std::size_t i = 0; i < op.checked_outputs.size(); ++i) {
     const VarType& wanted = op.checked_outputs[i];

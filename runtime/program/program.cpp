@@ -123,7 +123,7 @@ VarId Program::add_var(const std::string& name, VarType type, int block) {
   const std::string word = as_word(name);
   std::string unique = word;
   if (name.empty() || reserved(word) || names_.contains(unique)) {
-    // From the last number on: thousands of vars may be called "add".
+    // The search begins at the last number, since thousands of vars may be called "add".
     int& number = numbers_[word];
     do unique = word + "_" + std::to_string(++number);
     while (names_.contains(unique));

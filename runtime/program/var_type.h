@@ -39,7 +39,7 @@ struct VarType {
   /// A list of elements like `element`, a tensor without LoD.
   static VarType list_of(const VarType& element);
   static VarType empty_list(DType dtype);
-  /// Of a tensor or a list.
+  /// The type of an optional that holds a tensor or a list.
   static VarType optional_of(const VarType& held);
 
   bool is_tensor() const noexcept { return kind == VarKind::tensor; }

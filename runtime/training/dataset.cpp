@@ -138,7 +138,7 @@ class FeatureSums {
     greatest_ = std::max(greatest_, std::abs(value));
     constant_ = constant_ && value == first_;
   }
-  /// Behind `see`: a power of two by which sums and squares lose no digit, and neither overflow nor vanish.
+  /// Chooses a scale once `see` has had all values: a power of two by which sums and squares lose no digit, and neither overflow nor vanish.
   void choose_scale() {
     exponent_ = greatest_ == 0 ? 0 : std::clamp(std::ilogb(greatest_), -1000, 1000);
     scale_ = std::ldexp(1.0, -exponent_);

@@ -71,7 +71,7 @@ class Copy {
   }
 
   Program& made() { return made_; }
-  /// By their places in block 0.
+  /// The ops that the outputs need, by their places in block 0.
   const std::set<std::size_t>& ops() const noexcept { return ops_; }
   VarId copy_of(VarId var) const { return vars_.at(var); }
 

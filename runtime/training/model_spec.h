@@ -54,7 +54,7 @@ struct ModelSpec {
   }
 };
 
-/// Of the data that a model is for.
+/// The dtype and the extents of the data that a model is for.
 struct DataShape {
   DType dtype = DType::f32;   ///< of the rows; i64: numbers of words
   std::int64_t features = 0;  ///< of a row; of words: how many there are

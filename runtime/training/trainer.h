@@ -76,7 +76,7 @@ class Trainer {
   RunResult evaluate(Feeds feeds);
 
   std::int64_t steps() const;
-  /// Of the next update.
+  /// The rate of the next update.
   double learning_rate() const;
   const Tensors& weights() const;
   /// Sets the weights that are given; the others stay. ArgumentError, DTypeError or ShapeError, and nothing is changed, unless they are like those of the model.

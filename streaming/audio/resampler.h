@@ -33,7 +33,8 @@ class Resampler {
   /// converter's place between two samples is rounded at each step and cannot be found again (rates whose ratio needs another denominator than 1, 2, 4 … 64,
   /// such as 44,100 to 16,000 Hz), and where the filter reaches over too many samples.
   void save(std::string& to) const;
-  /// Of a resampler that was made like the one that saved, and was not fed. ParseError for bytes that no `save` of such a one appends.
+  /// Goes on from the bytes of `save`. The resampler was made like the one that saved, and was not fed. ParseError for bytes that no `save` of such a one
+  /// appends.
   void load(std::string_view bytes);
   static constexpr std::size_t most_saved_bytes = 4096 + 16;
 

@@ -225,7 +225,7 @@ Tick Batcher::take() {
   return tick;
 }
 
-/// At most so many, from where the last tick ended.
+/// Chooses at most `most` sequences of a queue, from where the last tick ended.
 void Batcher::choose_from(const Ready& ready, LiveId& cursor, std::size_t most) {
   most = std::min(most, ready.size());
   auto at = ready.lower_bound(cursor);

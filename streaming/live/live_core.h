@@ -73,7 +73,7 @@ class LiveCore final : public LivePlace, public std::enable_shared_from_this<Liv
   /// Waits for the tick that is out; nothing lives afterwards.
   void shut_down() noexcept;
   const Recurrence& recurrence() const noexcept { return batcher().recurrence(); }
-  /// By which states leave the process; made when it is first asked for. Without the mutex. UnsupportedError without the part openssl.
+  /// The seal of states that leave the process; made when it is first asked for. Without the mutex. UnsupportedError without the part openssl.
   const StateSeal& seal();
 
   Runtime& runtime;
@@ -114,7 +114,7 @@ class LiveCore final : public LivePlace, public std::enable_shared_from_this<Liv
   bool reviewing_ = false;  // sessions may have rows that the batcher does not know of
 };
 
-/// One session: a LiveSequence, what was said of it last, and its results. Used under the core's lock.
+/// One session: a LiveSequence, the mark that was said last, and the results. Used under the core's lock.
 class LiveSessionState final : public LiveSequence, public std::enable_shared_from_this<LiveSessionState> {
  public:
   struct Mark {
@@ -127,7 +127,7 @@ class LiveSessionState final : public LiveSequence, public std::enable_shared_fr
     std::int64_t count = 0;
   };
 
-  /// Where another one was saved; or only what it was given.
+  /// `from`: the state of a session that was saved; or only the values that the sequence is given.
   LiveSessionState(std::shared_ptr<LiveCore> core, std::string name, SavedState from);
   ~LiveSessionState() override;
   void begin();

@@ -21,7 +21,7 @@ struct Learning {
   std::size_t sessions = 16;  ///< that may live at a time
 };
 
-/// Of a program that is served with `recurrence`. The errors of LiveTrainer for what cannot be learned; UnsupportedError for inner sequences, a graph that is one step and
+/// The learning of the sessions of a program that is served with `recurrence`. Errors: those of LiveTrainer for what cannot be learned; UnsupportedError for inner sequences, a graph that is one step and
 /// inputs that never change.
 Learning make_learning(const Program& program, const LearnConfig& config, const RecurrenceOptions& recurrence);
 

@@ -296,7 +296,7 @@ task<void> push_alone(Sequence sequence, LiveRows rows) {
     task<void> checks = check_deep(sequence, &rows, depth);
     co_await std::move(checks);
   }
-  // Of inner sequences, some may have been said then, others not: nobody could go on from there.
+  // Some of the inner sequences may have been said by then, and others not: nobody could go on from there.
   const auto end_deep = [&sequence, deep = depth_of(rows) > 0] {
     const LiveCore::Locked lock(*sequence->core);
     if (deep) sequence->end_with(std::current_exception());

@@ -56,12 +56,12 @@ class LivePlace {
 
   /// The time that ticks took lately, for each row of theirs. 0 before the first.
   double seconds_a_row() const noexcept { return seconds_a_row_; }
-  /// Of the states, as of the last tick.
+  /// Bytes of the states, as of the last tick.
   std::size_t state_bytes() const noexcept { return state_bytes_; }
 
   /// PlaceLostError once the place is gone: all its sequences failed with it. Else null.
   const std::exception_ptr& lost() const noexcept { return lost_; }
-  /// The number of sequences that failed with it.
+  /// The number of sequences that were told of the loss, and failed.
   std::size_t told() const noexcept { return told_; }
   /// Asks the device, which may have gone with another one; when no tick is out.
   void check();

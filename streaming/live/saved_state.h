@@ -49,7 +49,7 @@ class StateSeal {
   SavedState unseal(std::string_view bytes) const;
   /// The longest there is: what the recurrence carries, and of each input one row, or 64 KiB where there are several.
   std::size_t most_bytes() const noexcept { return most_bytes_; }
-  /// Of the model: SHA-256 over its programs, their weights and `also`. Computed when it is first asked for.
+  /// The fingerprint of the model: SHA-256 over its programs, their weights and `also`. Computed when it is first asked for.
   const std::string& fingerprint() const;
 
  private:

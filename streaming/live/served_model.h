@@ -31,7 +31,7 @@ class ServedModel {
   const StreamConfig& config() const noexcept { return config_; }
   const std::vector<PortSpec>& inputs() const noexcept { return inputs_; }
   const std::vector<PortSpec>& outputs() const noexcept { return outputs_; }
-  /// Their numbers: those of a step, then those of each level, from the inside.
+  /// The numbers of all outputs: those of a step, then those of each level, from the inside.
   const std::vector<std::size_t>& all_outputs() const noexcept { return all_outputs_; }
   /// The learning of its sessions; null: they do not.
   const std::shared_ptr<const Learning>& learning() const noexcept { return learning_; }

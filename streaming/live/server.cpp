@@ -91,7 +91,7 @@ void add(Batcher::Stats& all, const Batcher::Stats& one) noexcept {
   all.largest = std::max(all.largest, one.largest);
 }
 
-/// Of the calling thread.
+/// Processor time of the calling thread.
 double processor_seconds() noexcept {
   timespec used{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
@@ -381,7 +381,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   std::string why_no_seal() const override { return route_->why_no_seal; }
   std::size_t most_state_bytes() const noexcept override { return server_->most_state_bytes; }
 
-  /// Puts it into that one of the server's counts to which it belongs: a newcomer, then a session, then on its way out.
+  /// Counts the connection where it belongs among the server's: as a newcomer, then as a session, then as one on its way out.
   void account() {
     if (!counted_ && session_.started()) {
       std::size_t& of_address = server_->by_address[counted_by];
@@ -822,8 +822,9 @@ void Server::State::connect(ServedPlace& place) {
   };
 }
 
-/// And how long they would take by what ticks have taken. They are counted now and then: starts may come by the thousand. Rows of a client that does not read
-/// its replies wait for that client, and not for the machine; those of one that sends ahead, beyond the first few, for the sessions that keep their pace.
+/// Counts the rows that wait, and the time that they would take at the pace of past ticks. This is done now and then: starts may come by the thousand. Rows of a
+/// client that does not read its replies do not count, since they wait for that client. Nor do rows of a client that sends ahead, beyond the first few, which
+/// wait for the sessions that keep their pace.
 void Server::State::count_waiting_rows() {
   const auto now = std::chrono::steady_clock::now();
   if (now - counted_at_ < std::chrono::milliseconds(50)) return;
@@ -893,7 +894,7 @@ void Server::State::observe() {
   seconds_seen_ = seconds;
 }
 
-/// Where a session begins: of its model's places on the one with the fewest that is not lost.
+/// Admits a session, and gives the batcher in which it begins: of its model's places that are not lost, the one with the fewest sessions.
 Batcher& Server::State::place_for(Connection& connection) {
   check_room(connection);
   Route& route = connection.route();
@@ -926,8 +927,8 @@ void Server::State::accept() {
     const auto peer = socket.remote_endpoint(gone);
     if (self && !gone) self->admit(std::move(socket), peer.address());
   };
-  // Others that came as well: a connection for each turn of the sockets would let the queue grow while there is much to do. They are few beside those that may
-  // wait, so that who speaks at once is heard before it has to make room.
+  // Several connections a turn: one for each turn of the sockets would let the queue grow while there is much to do. They are few beside those that may
+  // wait, so that a client that speaks at once is heard before it has to make room.
   listener.accept_all(take, [weak = weak_from_this()] {
     const auto self = weak.lock();
     return self ? std::min(most_accepted, self->most_newcomers() / 8) : std::size_t{1};

@@ -53,11 +53,11 @@ struct ServerOptions {
 /// rows that arrive meanwhile join the next. Nothing polls: an idle server uses no CPU. Use it on the io_context's thread. Must outlive the
 /// context's work: destroy it in or after `on_stopped`, or after the context has stopped. A handler may destroy its server.
 ///
-/// Of several models a client names one in its `start`, or by the address of a WebSocket, /NAME; one that names none gets the first. Each has batchers, states
-/// and a seal of its own. Limits are the server's. Where capacities are known, what the sessions of all models need is at most the whole machine.
+/// A client of several models names one in its `start`, or by the address of a WebSocket, /NAME. A client that names none gets the first. Each model has batchers,
+/// states and a seal of its own. Limits are the server's. Where capacities are known, what the sessions of all models need is at most the whole machine.
 ///
-/// Of several devices a session begins on the one with the fewest, each with a thread for its ticks, on which models take turns. When a device is lost (a kernel trapped) its
-/// sessions end with `lost` and the reason, those elsewhere go on, and new ones begin where there is a place left, or are refused with `lost`.
+/// A session begins on the device with the fewest sessions. Each device has a thread for its ticks, on which models take turns. When a device is lost (a kernel trapped), its
+/// sessions end with `lost` and the reason, sessions elsewhere go on, and new ones begin where there is a place left, or are refused with `lost`.
 ///
 /// An exception in the work of one connection, such as memory that ran out, ends that connection alone, with `failed`. For one that leaves an operation of the
 /// sockets, run the context by `run_servers`.
@@ -104,14 +104,14 @@ class Server {
   std::size_t live_sessions() const noexcept;
   /// Connections that have not started.
   std::size_t newcomers() const noexcept;
-  /// Of all places.
+  /// Ticks of all places.
   Batcher::Stats stats() const noexcept;
-  /// By which sessions are admitted: steps a second that this server holds, and that its sessions ask for.
+  /// The numbers by which sessions are admitted: steps a second that this server holds, and that its sessions ask for.
   struct Load {
     double capacity = 0;  ///< 0: not known
     double asked = 0;
   };
-  /// Of the default model.
+  /// The load of the default model.
   Load load() const noexcept;
   /// The part of the machine that the sessions of all models are taken to need; 1: no other is admitted.
   double used() const noexcept;
@@ -152,10 +152,10 @@ class Server {
   std::size_t max_sessions() const noexcept;
   /// Why a start of any model would be refused for now, by what its sessions need: the capacity, or a session's weights of its own. Empty: one would be taken.
   std::string refuses_all() const;
-  /// Of all sessions, about.
+  /// The rows that wait in all sessions, about.
   std::size_t waiting_rows() const;
   bool draining() const noexcept;
-  /// The backend of ticks (StateSlab::backend) on the first place. While none does: before the first session, or after `on_stopped`.
+  /// The backend of ticks (StateSlab::backend) on the first place. Asked for while no tick runs: before the first session, or after `on_stopped`.
   std::string backend() const;
 
  private:

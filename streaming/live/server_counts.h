@@ -56,9 +56,9 @@ struct ModelCounts {
   OutcomeCounts ended;         ///< of them
   Histogram tick_rows{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
   Histogram tick_seconds{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1};
-  /// From when a session was ready to step to its tick: of each tick, the session that waited longest.
+  /// The time from a session that is ready to its tick: one number a tick, of the session that waited longest.
   Histogram queue_seconds{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5};
-  /// From data of a session that waited for nothing to the replies that it brought about.
+  /// The time from data to the replies that it brought about, in a session that had nothing waiting.
   Histogram response_seconds{0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10};
 };
 

@@ -44,7 +44,7 @@ bool Session::has_room() const noexcept {
   return incoming_.empty() || (incoming_.size() < limits_.chunks_in && incoming_bytes_ < limits_.queued_in);
 }
 
-/// Of a client that sends ahead, messages cost something already when they are read. While the session is held up, one row is enough.
+/// Reading stops for a client that sends ahead, since its messages cost time already when they are read. While the session is held up, one row is enough.
 bool Session::far_ahead() const noexcept {
   if (!started() || over()) return false;
   const auto end = sources().begin() + batcher().recurrence().inputs.size();
@@ -235,7 +235,7 @@ bool Session::pass(const Mark& front) {
 
 // ---- Steps ----
 
-/// The events that stood behind one that is done now.
+/// Goes on with the queue: an event is done that its marks and bytes waited for.
 void Session::go_on() {
   try {
     feed();

@@ -27,9 +27,9 @@ class SessionHost {
   virtual std::shared_ptr<const ServedModel> model_named(const std::string& name) = 0;
   /// The model's name, as `started` gives it to the client; empty: left out.
   virtual std::string model_name() const { return {}; }
-  /// Where the session begins: which of several batchers.
+  /// Admits the session, and gives the batcher in which it begins. ProtocolError (overload) where there is no room for it.
   virtual Batcher& choose() = 0;
-  /// By which states are saved and taken; null: they are not, and `why_no_seal` says why.
+  /// The seal by which states are saved and taken; null: they are not, and `why_no_seal` says why.
   virtual const StateSeal* seal() const noexcept { return nullptr; }
   virtual std::string why_no_seal() const { return "this server saves no states"; }
   /// Bytes of the longest state that a start may have, whichever model it asks for.
@@ -72,7 +72,7 @@ class Session final : private LiveSequence {
   /// ProtocolError (unknown_ticket) when some of the others are not held any more.
   void resume(std::uint64_t acknowledged);
   void check_resume(std::uint64_t acknowledged) const;
-  /// By which it is resumed; empty: it cannot.
+  /// The ticket by which the session is resumed; empty: it cannot.
   std::string_view ticket() const noexcept { return special().sent ? std::string_view(special().sent->ticket()) : std::string_view(); }
   /// Bytes that a start may have.
   std::size_t most_start_bytes() const noexcept;

@@ -61,7 +61,7 @@ struct TickResult {
   };
   std::vector<Saved> saved{};  ///< one per save of the tick
 
-  /// Of a tick that is about to run: the memory of `outputs` stays, and failures need none.
+  /// Empties the result for a tick that is about to run: the memory of `outputs` stays, and failures need none.
   void begin(const Tick& tick);
 
   /// Set when the whole tick failed, by an error that is not that of one row: nothing else of the result counts.

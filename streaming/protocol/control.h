@@ -81,8 +81,8 @@ struct PortSpec {
   DDim shape;                          ///< of one row
   std::optional<AudioFormat> audio;    ///< an audio input: what the client sends instead of rows
   std::optional<double> step_seconds;  ///< an audio input: time from one row to the next
-  /// Of a program with inner sequences: an input that has one row for each sequence of this level, taken when it opens; an output that has
-  /// one, given when it closes. Absent: a row each step.
+  /// The level of the inner sequences for each of which the port has one row: an input's is taken when the sequence opens, an output's is given when it
+  /// closes. Absent: a row each step.
   std::optional<int> level = std::nullopt;
 };
 

@@ -33,7 +33,7 @@ class FrameDecoder {
   std::size_t feed(std::span<const std::byte> bytes);
   /// The frame that is complete, once.
   std::optional<Message> take();
-  /// From the next frame on. A text frame may hold `max_text`, where that is less.
+  /// Sets the limits of the frames from the next one on. A text frame may hold `max_text`, where that is less.
   void limit(std::size_t max_payload, std::size_t max_text) noexcept {
     max_payload_ = max_payload;
     max_text_ = max_text;

@@ -46,7 +46,7 @@ class RowSource {
 
   /// Appends what the source holds, from which `load` goes on with the same rows. UnsupportedError names what cannot be written down.
   virtual void save(std::string& to) const = 0;
-  /// Of a source that was made like the one that saved, and was not fed. ParseError for bytes that no `save` of such a source appends.
+  /// Goes on from the bytes of `save`. The source was made like the one that saved, and was not fed. ParseError for bytes that no `save` of such a source appends.
   virtual void load(std::string_view bytes) = 0;
 };
 

@@ -101,7 +101,8 @@ struct Listener::State {
     spare = -1;
     held = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC);
   }
-  // By now it has said how it speaks. Its bytes are read, so that closing does not take back what it is told.
+  // Tells the newcomer on the spare descriptor why it goes. Its first byte, which is there by now, says how it speaks. Its bytes are read, so that closing does
+  // not take the answer back.
   void refuse_held() {
     if (held >= 0) {
       if (refused) refused();
@@ -136,7 +137,7 @@ struct Listener::State {
   std::function<bool()> room_maker{};
   std::function<void()> refused{};
   bool takes_last = false;
-  // Of `accept_all`:
+  // Members of `accept_all`:
   std::function<void(tcp::socket)> taker{};
   std::function<std::size_t()> at_once{};
   bool deaf = false;  // nobody waits for newcomers, for want of memory

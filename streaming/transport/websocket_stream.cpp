@@ -51,7 +51,7 @@ namespace {
 struct Meter {
   explicit Meter(const std::string& of) : payload(of) {}
   static constexpr std::size_t most_beside_payload = 16384;
-  // Of what arrives during a close, all is dropped. More than the kernels of both ends hold was sent behind the close.
+  // Bytes that arrive during a close are dropped. A peer that sends more than the kernels of both ends hold has sent some behind the close.
   static constexpr std::size_t most_while_closing = std::size_t{16} << 20U;
   const std::string& payload;
   std::size_t bytes = 0;  // that arrived since the message before
@@ -457,7 +457,7 @@ struct Request {
     return access.pages && names_an_address(host) && origin == (access.encrypted ? "https://" : "http://") + std::string(host);
   }
 
-  // Of the header that programs set, or among the sub-protocols, which is all that a browser's script can set.
+  // The token of the header that programs set, or of the sub-protocols, the one field that a browser's script can set.
   std::string token() const {
     constexpr std::string_view bearer = "Bearer ", prefix = "bearer.";
     const std::string_view shown = field(http::field::authorization);

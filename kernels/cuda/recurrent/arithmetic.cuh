@@ -35,7 +35,7 @@ struct TensorFloat32 {
   std::uint32_t bits = 0;
 };
 
-/// Of what a kernel multiplies (`T`) and how it is kept elsewhere.
+/// The arithmetic of products of `T`, and the type in which memory holds the factors.
 template <class T>
 struct Arithmetic {
   using Stored = T;
@@ -59,7 +59,7 @@ struct Arithmetic<float> {
   static constexpr int chain = 512;
 };
 
-/// Of h·R in LSTM cells by tensor cores.
+/// The chain of h·R in LSTM cells by tensor cores: k from one restart to the next.
 inline constexpr int recurrent_chain = 128;
 
 /// A stored element as a factor.

@@ -106,7 +106,7 @@ class CellWorker : public StepWorker<CellWorker<Cell>> {
     MILLRACE_DEVICE float input(int element) const {
       return static_cast<const float*>(worker.a_.inputs[I])[place * worker.a_.input_rows[I] + element];
     }
-    /// Of an input of bool: 1 or 0.
+    /// An element of an input of bool: 1 or 0.
     template <int I>
     MILLRACE_DEVICE float truth(int element) const {
       return static_cast<const std::uint8_t*>(worker.a_.inputs[I])[place * worker.a_.input_rows[I] + element] != 0 ? 1.0f : 0.0f;
@@ -115,7 +115,7 @@ class CellWorker : public StepWorker<CellWorker<Cell>> {
     MILLRACE_DEVICE float shared(int element) const {
       return worker.a_.shared[I][element];
     }
-    /// Of this unit, before the step.
+    /// An element of state S of this row, before the step.
     template <int S, bool CHANGES>
     MILLRACE_DEVICE float state(int element) const {
       if (!CHANGES || worker.step_ == 0) return worker.a_.states[S][slot * worker.a_.state_rows[S] + element];

@@ -24,7 +24,7 @@ struct GroupArguments {
 };
 
 inline constexpr int words_a_line = 32;
-/// Of `words`.
+/// The length of `words` for so many lines.
 MILLRACE_HD constexpr std::int64_t group_words(int lines) { return std::int64_t{lines} * words_a_line + 1; }
 
 /// `APART`: each block says which steps it has closed, on a line of its own, and by its publishing warp.

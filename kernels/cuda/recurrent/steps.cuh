@@ -24,7 +24,7 @@ struct StepArguments {
   int tiles, staged;
 
   MILLRACE_DEVICE std::int64_t slot_of(int row) const { return slots == nullptr ? row : slots[row]; }
-  /// Of a row of the step whose rows begin there.
+  /// The place of a row of the step whose rows begin at `begin`.
   MILLRACE_DEVICE std::int64_t place_from(std::int64_t begin, int row) const {
     return begin + (places == nullptr ? row : places[begin + row]);
   }
@@ -129,7 +129,7 @@ class StepWorker {
 
   MILLRACE_DEVICE int rows_of(int step) const { return static_cast<int>(steps_.offsets[step + 1] - steps_.offsets[step]); }
   MILLRACE_DEVICE std::int64_t slot_of(int row) const { return steps_.slot_of(row); }
-  /// Of a row of this step.
+  /// The place of a row of this step, and of a row of the step before.
   MILLRACE_DEVICE std::int64_t place_of(int row) const { return steps_.place_from(begin_, row); }
   MILLRACE_DEVICE std::int64_t place_before(int row) const { return steps_.place_from(steps_.offsets[step_ - 1], row); }
 

@@ -164,7 +164,7 @@ struct Search {
   std::int64_t width;
   std::int32_t node_count, kept, heaped;
 
-  /// Of two prefixes, whether the labels of the first come first; a shorter one comes before what goes on from it.
+  /// Whether the labels of prefix a come before those of prefix b. A prefix comes before its continuations.
   MILLRACE_HD bool labels_before(const Prefix& a, const Prefix& b) const {
     std::int32_t left = a.node;
     std::int32_t right = b.node;

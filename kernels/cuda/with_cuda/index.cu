@@ -124,7 +124,7 @@ struct ScatterRows {
   }
 };
 
-/// Which block each entry [batch…, …, r] names.
+/// Finds the block that each entry [batch…, …, r] names.
 struct Blocks {
   Elements<std::int64_t> index;
   std::int64_t* blocks;

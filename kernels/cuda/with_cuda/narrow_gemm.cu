@@ -152,7 +152,8 @@ std::int64_t chain_of(const ProductRequest& of) {
   return own > 0 ? own : std::numeric_limits<std::int64_t>::max() / 2;
 }
 
-/// By tiles that few rows would leave empty, and few tiles multiprocessors; false where the matrices do not lie for it.
+/// Multiplies by large tiles. False, with nothing enqueued: few rows or columns would leave tiles empty, few tiles would leave multiprocessors empty, or the
+/// matrices do not lie for it.
 template <class T>
 bool multiply_wide(const ProductRequest& of, const Queue& queue) {
   using Kernel = WideNarrowProduct<T>;

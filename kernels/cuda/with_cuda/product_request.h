@@ -30,11 +30,11 @@ struct ProductRequest {
   }
 };
 
-/// By our own kernels.
+/// Multiplies by our own kernels.
 void multiply_ours(const ProductRequest& request, const Queue& queue);
-/// By cuBLASLt where a probe showed that it has the bits of our own kernels; false, and nothing was enqueued, elsewhere.
+/// Multiplies by cuBLASLt where a probe showed that it has the bits of our own kernels; elsewhere enqueues nothing and gives false.
 bool multiply_by_library(const ProductRequest& request, const Queue& queue);
-/// Of f16, bf16 and, where the device takes tf32, f32, by the arithmetic of mma.cuh.
+/// Multiplies f16, bf16 and, where the device takes tf32, f32, by the arithmetic of mma.cuh.
 void multiply_by_mma(const ProductRequest& request, const Queue& queue);
 
 }  // namespace millrace::cuda

@@ -73,7 +73,7 @@ struct WideNarrowProduct {
     int row, chunk;
     MILLRACE_DEVICE OfRows(const Warp& warp, int lane) : row(warp.warp() * 16 + lane / 2), chunk(lane % 2) {}
   };
-  /// And of the columns: 8 of them, from `octet` · 8 on, of what stands at `pair` among the 8 pairs of k of a chunk, or (tf32) among its 8 k.
+  /// The part of the columns that a thread fetches: 8 columns from `octet` · 8 on, at pair `pair` of the 8 pairs of k of a chunk, or (tf32) at k `pair` of its 8.
   struct OfColumns {
     int octet, pair, chunk;
     MILLRACE_DEVICE OfColumns(const Warp& warp, int lane) : octet(warp.warp() / 2 * 4 + lane % 4), pair(lane / 4), chunk(warp.warp() % 2) {}

@@ -493,7 +493,7 @@ void BlockBackward::visit_any_while(const Op& op, int body) {
   }
   for (const auto& [var, gradient] : made.tensors)
     if (inside.find_import(var) == nullptr) end_sum(var, last[at++]);
-  // Behind the sums: the end of a sum replaces what there was of it when it began.
+  // These are added after the ends of the sums, each of which replaces the gradient that was there when its sum began.
   at = 1;
   for (std::size_t i = 0; i < carried.size(); ++i)
     if (carried[i] != no_var) add(op.inputs[i], last[at++]);

@@ -232,7 +232,7 @@ void ForwardLoop::take_list_reads(int back, const std::map<VarId, VarId>& copies
 void ForwardLoop::give_values(int back, VarId left, VarId iteration, const std::vector<VarId>& values) {
   const std::set<VarId> read = vars_read(program_, back);
   std::vector<Op> rest = std::exchange(program_.block(back).ops, {});
-  // Behind the stop: the number of the iteration, then the values.
+  // The body goes on behind the stop with the number of the iteration, then with the values.
   const VarId zero = program_.append(back, Op{"constant", {}, {}, {{"value", Tensor::scalar<std::int64_t>(0)}}, {}}, {"zero"}).at(0);
   const VarId over = program_.append(back, Op{"equal", {left, zero}, {}, {}, {}}).at(0);
   Op stop{"break_if", {over}, {}, {}, {}};

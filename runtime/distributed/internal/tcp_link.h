@@ -49,7 +49,7 @@ class TcpLink final : public std::enable_shared_from_this<TcpLink> {
   void read(Reader reader);
   /// One frame of at most `text` bytes and no elements; null when there came none.
   void read_one(std::size_t text, std::function<void(const TcpFrame*)> then);
-  /// Behind what was written before. `elements` go behind a `data` frame. `then` is called when all is with the system, or never will be.
+  /// Writes a frame behind those before it. `elements` go behind a `data` frame. `then` is called when all bytes are with the system, or never will be.
   void write(const TcpFrame& frame, const Tensor* elements = nullptr, std::function<void(bool)> then = nullptr);
   /// Ends the connection when what was written before has gone.
   void shut_down();

@@ -53,7 +53,7 @@ class Words {
   std::int64_t left_;
 };
 
-/// Their other end.
+/// Writes the words that `Words` reads.
 class WordWriter {
  public:
   void add(std::int64_t word) { words_.push_back(word); }

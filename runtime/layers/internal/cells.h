@@ -34,7 +34,7 @@ struct LstmParts {
   Var shown;       ///< h(c'), which o lets through
   Var h;           ///< the next h
 };
-/// From `sums`, (h·R + bias) + x·W of [N, 4H], and c [N, H]; `peepholes` [3H] or undefined. As lstm.h has it, and with the bits of `lstm_cell`.
+/// The step of an LSTM as lstm.h has it, with the bits of `lstm_cell`. `sums` are (h·R + bias) + x·W of [N, 4H]; c is [N, H]; `peepholes` are [3H] or undefined.
 LstmParts lstm_parts(const Var& sums, const Var& c, const Var& peepholes, std::int64_t hidden, const LstmOptions& options);
 
 /// Weights of one direction of a GRU as its step reads them, gates r z n; biases may be undefined.

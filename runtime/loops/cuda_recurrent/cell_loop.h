@@ -26,7 +26,7 @@ class CellLoop {
   const passes::Phases& phases() const noexcept { return phases_; }
 
   using Source = passes::Source;
-  /// By input of the row plan, which the plan's `input_rows` and `shared` count: where it comes from.
+  /// The source of each input of the row plan, in the order in which the plan's `input_rows` and `shared` count the inputs.
   const std::vector<Source>& inputs() const noexcept { return inputs_; }
   /// By constant of the row plan.
   const std::vector<Tensor>& constants() const noexcept { return constants_; }

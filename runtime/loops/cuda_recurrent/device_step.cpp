@@ -116,7 +116,7 @@ struct DeviceStepForm::Reader {
     return cell;
   }
 
-  /// From the outputs, and the next states that no cell leaves in the slab, back.
+  /// Finds the ops that the outputs need, and those that the next states need which no cell leaves in the slab.
   void find_needed() {
     for (std::size_t i = 0; i < made.outputs_; ++i) wanted.insert(step.outputs()[i].var);
     for (const std::optional<std::size_t>& next : made.next_)

@@ -41,7 +41,8 @@ class DeviceStepForm {
   const std::vector<Stage>& stages() const noexcept { return stages_; }
   std::size_t inputs() const noexcept { return inputs_; }
   std::size_t outputs() const noexcept { return outputs_; }
-  /// By state: an op wants its rows; and its next value among the outputs of `step()`, unless it stays or a cell leaves it in the slab.
+  /// `gathered()[i]`: an op reads the rows of state i. `next()[i]`: the output of `step()` that is its next value; none where the state stays, or
+  /// where a cell leaves it in the slab.
   const std::vector<bool>& gathered() const noexcept { return gathered_; }
   const std::vector<std::optional<std::size_t>>& next() const noexcept { return next_; }
   /// Fused, or captured; and why not fused.

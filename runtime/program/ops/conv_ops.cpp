@@ -74,8 +74,8 @@ std::optional<ConvDesc> over_places(const Conv1dDesc& desc, const Place& place) 
   return ConvDesc{{{desc.stride, desc.dilation, desc.pad_before, desc.pad_after}}, desc.groups};
 }
 
-/// From so many places of the output on a convolution computes vectors of places, and stores them whole: sooner where its taps move by one element, and always
-/// where a group has one unit, which would fill one lane of a vector of units.
+/// The number of places of the output from which on a convolution computes vectors of places, and stores them whole. It is less where taps move by one element,
+/// and 0 where a group has one unit, which would fill one lane of a vector of units.
 std::int64_t many_places(const Conv1dDesc& desc) { return desc.out_channels == desc.groups ? 0 : desc.stride == 1 ? 64 : 96; }
 
 /// Whether the weights of a group fill a second cache, so that rows meet them block by block of k, and the next block is fetched ahead: from 8 rows on, 0.8 to 0.95 of

@@ -119,7 +119,7 @@ void tanh_gradient_rule(GradientContext& c) {
 
 // ---- One operand ----
 
-/// From the gradient of the result and the two numbers of the function: the gradient of X.
+/// Gives the gradient of X from the gradient g of the result and the two numbers of the function.
 using Derivative = std::function<Term(GradientContext&, const Term& g, const UnaryParams&)>;
 
 GradientRule unary_rule(const std::string& name, Derivative derivative) {

@@ -147,7 +147,7 @@ struct Windows {
     all = call("concat", {x, border}, {{"axis", std::int64_t{0}}});
   }
   Term rows() const { return call("gather", {all, places}, {{"axis", std::int64_t{0}}}); }
-  /// From the gradients of the windows to those of the rows, those of the border behind them.
+  /// Adds up the gradients of the windows: gradients of the rows, and behind them gradients of the border.
   Term back(const Term& g) const { return scattered_along(g, places, extent_of(all, 0), 0, 2); }
   Term of_rows(const Term& sums) const {
     return before == 0 ? sums : call("slice_by", {sums, list(c, {0}), shape_of(x, 0, 1), list(c, {0})});

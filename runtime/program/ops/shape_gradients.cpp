@@ -74,7 +74,7 @@ void concat_rule(GradientContext& c) {
     for (std::size_t input = 0; input < count; ++input) set(c, input, parts[input]);
     return;
   }
-  // From one end to the next.
+  // The gradient of an input reaches from the end of the one before to its own end.
   Term begin = list(c, {0});
   for (std::size_t input = 0; input < count; ++input) {
     const Term x = value(c, input);

@@ -197,7 +197,7 @@ void vectorize_expand(Vectorizer& v, const Op& op) {
   if (!list || (*list)[0] == DDim::unknown) throw UnsupportedError("op expand: the rank of its result is not known");
   const int length = static_cast<int>((*list)[0]);
   const int rank = std::max(v.rank(op.inputs[0]), length);
-  // Behind N, and behind ones for the axes that the shape does not reach.
+  // The extents of the shape stand behind a one for N, and behind a one for each axis that the shape does not reach.
   const Ints ones(static_cast<std::size_t>(rank - length + 1), 1);
   VarId wanted = no_var;
   if (const auto held = constant_integers(v.from(), op, 1)) {

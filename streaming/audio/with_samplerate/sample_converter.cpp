@@ -111,7 +111,7 @@ class SincConverter final : public SampleConverter {
   struct Delete {
     void operator()(SRC_STATE* state) const noexcept { src_delete(state); }
   };
-  /// Of the past: from an input that has an output upon it.
+  /// The number of past samples that are held. The first of them has an output upon it.
   std::size_t held() const {
     const std::uint64_t wanted = std::min<std::uint64_t>(kept_, taken_);
     const std::uint64_t first = (taken_ - wanted) / inputs_ * inputs_;

@@ -671,7 +671,7 @@ void RowCompiler::pack_last(const Tensor& weights) {
   matrix.packed = pack(matrix.plan, weights, stream);
 }
 
-/// By the matrix that was added last. Rows of a row may be any step apart, as long as it is one step.
+/// Appends the product of `from` with the matrix that was added last. Rows of a row may be any step apart, as long as it is one step.
 void RowCompiler::emit_product(const View& from, std::int64_t k, std::int64_t n, const View& out) {
   RowOp made;
   made.kind = RowOp::Kind::matmul;

@@ -173,12 +173,12 @@ struct DeviceRows {
         places[static_cast<std::size_t>(offsets[t]) + number[static_cast<std::size_t>(who[t][row])]] = static_cast<std::int64_t>(row);
   }
 
-  /// From one iteration to the next, of the slots of every input.
+  /// The distance between the slots that two successive iterations read, in every input.
   std::int64_t stride() const { return reversed ? -1 : 1; }
   /// The slot of the inputs that an iteration reads, counted from the first one that any reads.
   std::int64_t slot_of(std::int64_t iteration) const { return reversed ? operands.iterations - 1 - iteration : iteration; }
 
-  /// By row of an iteration: its row in the first. Empty: the same.
+  /// For each row of an iteration, the row of its sequence in iteration 0. Empty: row i is row i of iteration 0.
   std::vector<std::int64_t> stayed(std::int64_t iteration) const {
     return who.empty() ? std::vector<std::int64_t>() : who[static_cast<std::size_t>(iteration)];
   }

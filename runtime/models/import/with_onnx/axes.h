@@ -22,7 +22,7 @@ class NamedAxes {
   VarId others() const { return where_true(to_.emit1("logical_not", {mask_})); }
   /// k, or −1 where only a run knows it.
   std::int64_t count() const noexcept { return count_; }
-  /// From here on all axes are named where none was.
+  /// Names all axes, where none was named.
   void all_if_none();
 
  private:

@@ -24,7 +24,7 @@ Width width_of(Importer& to, VarId x) {
   return {static_cast<int>(size_of(dtype)) * 8, dtype != DType::u8};
 }
 
-/// By as many places as there are bits, or a negative number, nothing is left but copies of the sign.
+/// BitShift. A shift by as many places as there are bits, or by a negative number, leaves copies of the sign alone.
 void shift(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   const Width width = width_of(to, x);

@@ -16,7 +16,7 @@ struct ElementType {
   DType held;        ///< the dtype of a var that holds it
   int bits;
   bool is_signed = true;
-  /// Of floats: bits of the mantissa, exponent of the least normal number, the greatest number.
+  /// The bits of a float's mantissa, the exponent of its least normal number, and its greatest number.
   int mantissa = 0;
   int least_exponent = 0;
   double greatest = 0;

@@ -53,7 +53,7 @@ void gelu(Importer& to, const Node& node, const char* op) {
   to.give(node, op, {to.in(node, 0)}, {{"approximate", node.word("approximate", "none", {"none", "tanh"})}});
 }
 
-/// Of ONNX Runtime's optimiser: of the sum with a bias.
+/// Ops of ONNX Runtime's optimiser: gelu of the sum of X and a bias, or of X alone.
 void bias_gelu(Importer& to, const Node& node, const char* approximate) {
   const VarId x = node.has(1) ? to.emit1("add", {to.in(node, 0), to.in(node, 1)}) : to.in(node, 0);
   to.give(node, "gelu", {x}, {{"approximate", std::string(approximate)}});

@@ -562,7 +562,7 @@ VarId Importer::squeezed(VarId x, Ints axes, const std::string& name) {
     axes.clear();
   }
   if (axes.empty()) return x;
-  // Of a reshape: a reshape without the axes, where no place behind them is copied.
+  // The squeeze of a reshape is a reshape without the axes, where no place behind them is copied.
   const Op* op = values_.maker(x);
   if (op == nullptr || op->type != "reshape" || rank < 0) return emit1("squeeze", {x}, {{"axes", axes}}, name);
   Ints shape = op->attributes.get<Ints>("shape");

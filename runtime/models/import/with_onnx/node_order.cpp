@@ -101,7 +101,8 @@ class Sorter {
     graph.mutable_node()->Swap(&ordered);
   }
 
-  /// Of the nodes that are left some only read what a cycle computes: following what a node waits for, back from any of them, ends in a cycle.
+  /// Throws for a cycle among the nodes that are left. Some of them only read values of a cycle: a walk from any node to one that it waits for, and so on,
+  /// ends in the cycle.
   [[noreturn]] void refuse(const onnx::GraphProto& graph, const std::vector<std::vector<std::size_t>>& readers,
                            const std::vector<std::size_t>& waits) const {
     std::vector<std::size_t> behind(waits.size(), waits.size());  // a node that each node waits for

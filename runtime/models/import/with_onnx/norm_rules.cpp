@@ -59,7 +59,7 @@ VarId per_channel(const Formula& f, VarId x, int rank) {
   return f.reshaped(f.taken(x), shape);
 }
 
-/// By the mean and variance of the batch, which the running ones move towards.
+/// Normalizes by the mean and variance of the batch, towards which the running ones move.
 void train_batch_norm(Importer& to, const Node& node) {
   const DType dtype = to.type(to.in(node, 0)).dtype;
   const Formula f(to, computed_in(dtype));

@@ -47,8 +47,8 @@ VarId joined_batch(Importer& to, VarId x) {
   return reshaped(to, x, extents);
 }
 
-/// Of several axes, the place of one along which x and the weights have one element, without padding: exporters of TensorFlow write convolutions along
-/// one axis so. -1: none.
+/// The axis, of several, along which x and the weights have one element, without padding; -1: none. Exporters of TensorFlow write convolutions along
+/// one axis so.
 int idle_axis(Importer& to, VarId x, VarId w, std::span<const Window> windows) {
   const std::optional<DDim>&of_x = to.type(x).shape, &of_w = to.type(w).shape;
   if (windows.size() < 2 || !of_x || !of_w) return -1;
