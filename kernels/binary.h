@@ -59,7 +59,7 @@ DType result_dtype(Binary kind, DType dtype);
 /// out = f(a, b) with numpy's broadcasting; strides as they come. a and b have one dtype (DTypeError names both); `out`
 /// has the broadcast extents (ShapeError names all) and may be `a` or `b` where that operand is not stretched.
 void binary(Binary kind, const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream);
-/// The same into new memory of `stream`.
+/// f(a, b) in new memory of `stream`.
 Tensor binary(Binary kind, const Tensor& a, const Tensor& b, StreamRef stream);
 
 }  // namespace millrace

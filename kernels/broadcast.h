@@ -16,7 +16,7 @@ DDim broadcast_dims(const DDim& a, const DDim& b);
 /// to exactly `dims`.
 Tensor broadcast_view(const Tensor& x, const DDim& dims);
 
-/// The same as a row-major copy in the memory of `stream`.
+/// That view as a row-major copy in the memory of `stream`.
 Tensor broadcast_to(const Tensor& x, const DDim& dims, StreamRef stream);
 
 /// ONNX Expand: broadcasts `x` and `dims` with each other.

@@ -13,7 +13,7 @@ namespace millrace {
 /// true. From bool: 0 or 1.
 void cast(const Tensor& x, Tensor& out, StreamRef stream);
 
-/// The same into new memory of `stream`; `x` itself when it has that dtype already.
+/// The cast into new memory of `stream`; `x` itself when it has that dtype already.
 Tensor cast(const Tensor& x, DType dtype, StreamRef stream);
 
 }  // namespace millrace

@@ -95,7 +95,7 @@ struct CellCode {
 std::string cell_compiler(const Place& place);
 /// UnsupportedError without a compiler; Error with its log where it refuses the source.
 CellCode compile_cell(const CellPlan& plan, const Place& place);
-/// The same for an architecture such as "sm_90a", on any machine with NVRTC.
+/// Compiler and code for an architecture such as "sm_90a", on any machine with NVRTC.
 std::string cell_compiler(const std::string& architecture);
 CellCode compile_cell(const CellPlan& plan, const std::string& architecture);
 

@@ -80,11 +80,11 @@ PackedLstm pack(const LstmPlan& plan, const Tensor& w, const Tensor& r, const Te
 void run(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, const Tensor& h, const Tensor& c, Tensor& h_out, Tensor& c_out,
          StreamRef stream);
 
-/// The same with x·W computed before, as [N, 4H] (matmul(x, W), same bits), so that a run of steps needs one GEMM.
+/// Runs the cell with x·W computed before, as [N, 4H] (matmul(x, W), same bits), so that a run of steps needs one GEMM.
 void run_projected(const LstmPlan& plan, const PackedLstm& weights, const Tensor& projection, const Tensor& h, const Tensor& c,
                    Tensor& h_out, Tensor& c_out, StreamRef stream);
 
-/// The same with both products computed before: x·W and h·R as [N, 4H]. This is the part between them and the next state.
+/// Runs the cell with both products computed before, x·W and h·R as [N, 4H]. This is the part between them and the next state.
 void run_gates(const LstmPlan& plan, const PackedLstm& weights, const Tensor& projection, const Tensor& recurrent, const Tensor& c,
                Tensor& h_out, Tensor& c_out, StreamRef stream);
 /// Weights for `run_gates` alone: bias [4H] and peepholes [3H] as the description says. ShapeError, DTypeError.

@@ -21,7 +21,7 @@ namespace millrace {
 ///
 /// each step rounded once in f32, `round` to nearest, ties to even. A NaN or an infinity makes NaN of all.
 Tensor round_to_bytes(const Tensor& x, int axis, StreamRef stream);
-/// The same for `rows` rows of `count` elements in host memory, which share one scale; `out` may be `x`.
+/// Rounds `rows` rows of `count` elements in host memory, which share one scale; `out` may be `x`.
 void round_to_bytes(const RowView& x, std::int64_t rows, std::int64_t count, const RowView& out);
 
 /// out[.., n] = (float(Σ_k (byte[.., k] − zero)·W[k, n]) · scale) · w_scale[n], with the bytes, the zero and the scale of x[.., k] as above: the sum is

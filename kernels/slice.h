@@ -15,7 +15,7 @@ namespace millrace {
 Tensor slice_view(const Tensor& x, const std::vector<std::int64_t>& starts, const std::vector<std::int64_t>& ends,
                   const std::vector<int>& axes, const std::vector<std::int64_t>& steps);
 
-/// The same as a row-major copy.
+/// That view as a row-major copy.
 Tensor slice(const Tensor& x, const std::vector<std::int64_t>& starts, const std::vector<std::int64_t>& ends, const std::vector<int>& axes,
              const std::vector<std::int64_t>& steps, StreamRef stream);
 

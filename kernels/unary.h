@@ -72,7 +72,7 @@ DType result_dtype(Unary kind, DType dtype);
 
 /// out = f(x), element by element; strides as they come; `out` may be `x` itself.
 void unary(Unary kind, const UnaryParams& params, const Tensor& x, Tensor& out, StreamRef stream);
-/// The same into new memory of `stream`.
+/// f(x) in new memory of `stream`.
 Tensor unary(Unary kind, const UnaryParams& params, const Tensor& x, StreamRef stream);
 
 }  // namespace millrace

@@ -146,7 +146,7 @@ HWY_INLINE V ActivateInline(D d, Kind kind, V alpha, V beta, V x) {
   }
 }
 
-/// The same for a function known at run time. Called, not inlined: it is large, and used several times.
+/// A function that is known at run time. Called, not inlined: it is large, and used several times.
 template <class D, class V = hn::Vec<D>>
 HWY_NOINLINE V Activate(D d, Unary kind, V alpha, V beta, V x) {
   return ActivateInline(d, kind, alpha, beta, x);

@@ -41,7 +41,7 @@ HWY_NOINLINE void TakeFunction(ArithmeticStep step, T* values, std::size_t vecto
   }
 }
 
-/// The same with an operand.
+/// `elu`, the one function of many instructions that has an operand.
 template <class T>
 HWY_NOINLINE void TakeElu(const T* operands, T* values, std::size_t vectors) {
   const hn::ScalableTag<T> d;

@@ -34,7 +34,7 @@ T extreme(bool greatest, const T* x, std::int64_t n) {
   extremes(greatest, &x, 1, n, &most);
   return most;
 }
-/// The same for each of `columns` columns of n rows.
+/// The greatest or least element of each of `columns` columns of n rows.
 void column_extremes(bool greatest, const float* from, std::int64_t n, std::int64_t stride, std::int64_t columns, float* to);
 void column_extremes(bool greatest, const double* from, std::int64_t n, std::int64_t stride, std::int64_t columns, double* to);
 

@@ -17,7 +17,7 @@ void gather_elements(const Tensor& x, const Tensor& index, int axis, const Tenso
 void check_row_index(const char* op, const std::vector<std::int64_t>& index, const DDim& dims);
 /// out[i] = x[index[i]], zeros for −1; entries are checked.
 void gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& out, ThreadTeam& team);
-/// The same with the elements of `otherwise`, which has the extents of a row, for −1.
+/// out[i] = x[index[i]], and for −1 `otherwise`, which has the extents of a row; entries are checked.
 void gather_rows_or(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& otherwise, const Tensor& out, ThreadTeam& team);
 /// out[index[i]] = x[i], nothing for −1; in order of i.
 void scatter_rows(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& out, ThreadTeam& team);

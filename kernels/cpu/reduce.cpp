@@ -60,7 +60,7 @@ void each_group(const Folding& folding, std::int64_t n, ThreadTeam& team, F&& f)
                 });
 }
 
-/// The same as `fold` where outputs lie side by side and one axis is folded: sums over rows. Many outputs at a time read whole cache lines.
+/// Does `fold` where outputs lie side by side and one axis is folded: sums over rows. Many outputs at a time read whole cache lines.
 template <class T, class Out, class Wide, class Step>
 void fold_rows(const T* from, std::int64_t n, std::int64_t stride, Out* to, std::int64_t outputs, ThreadTeam& team, Wide first,
                std::int64_t block, Step step, FinishTotals<Wide> finish) {

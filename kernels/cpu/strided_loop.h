@@ -58,7 +58,7 @@ class StridedLoop {
     }
   }
 
-  /// The same over all elements, split over the team when there are more than `grain`.
+  /// Calls f for the runs of all elements, split over the team when there are more than `grain`.
   template <class F>
   void parallel(ThreadTeam& team, std::int64_t grain, F&& f) const {
     team.parallel(count_, grain, [&](std::int64_t begin, std::int64_t end) { each_run(begin, end, f); });

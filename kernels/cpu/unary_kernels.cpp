@@ -32,7 +32,7 @@ template <class T, class F>
 UnaryFunction<T> FunctionOf(F) {
   return [](Unary, const UnaryParams&, const T* x, T* out, std::size_t count) HWY_ATTR { Sweep(x, out, count, F()); };
 }
-/// The same for a function `Kind` of Activate.
+/// Runs the function `Kind` of Activate.
 template <class T, Unary Kind>
 void RunActivation(Unary, const UnaryParams& params, const T* x, T* out, std::size_t count) {
   const T alpha = static_cast<T>(params.alpha);

@@ -12,7 +12,7 @@ namespace millrace::cpu {
 void unary_run(Unary kind, const UnaryParams& params, const float* x, float* out, std::size_t count);
 void unary_run(Unary kind, const UnaryParams& params, const double* x, double* out, std::size_t count);
 
-/// The same as a function, for the instruction set of this machine; T is float or double.
+/// `unary_run` for one kind, as a function for the instruction set of this machine; T is float or double.
 template <class T>
 using UnaryFunction = void (*)(Unary kind, const UnaryParams& params, const T* x, T* out, std::size_t count);
 template <class T>

@@ -131,7 +131,7 @@ std::optional<LstmSchedule> complete(const LstmSchedule& chosen, const Work& wor
   return best;
 }
 
-/// The same with weights in registers.
+/// Completes a schedule with weights in registers.
 std::optional<LstmSchedule> complete_held(const LstmSchedule& chosen, const Work& work, const LstmLimits& limits) {
   std::optional<LstmSchedule> best;
   for (const int held : {1, 2})

@@ -24,7 +24,7 @@ void check_slots(const TensorArray& array, const std::vector<SlotValue>& values,
   }
 }
 
-/// The same of slots that were filled at once.
+/// Checks the rows of slots that were filled at once.
 void check_rows(const TensorArray& array, const Indices& offsets, const SequenceOrder& order) {
   bool fits = std::cmp_equal(offsets.size(), order.steps() + 1);
   for (std::size_t t = 0; fits && t + 1 < offsets.size(); ++t)

@@ -11,7 +11,7 @@ namespace millrace {
 /// values otherwise, and when the step input's iteration comes before the state's. The result has the step input's iteration.
 SlotValue shrink(const SlotValue& state, const SlotValue& step_input, StreamRef stream);
 
-/// The same for a value that was computed from one read at iteration `from` (−1: the boot), row by row.
+/// Shrinks a value that was computed, row by row, from a value read at iteration `from` (−1: the boot).
 SlotValue shrink(const LoDTensor& state, const SequenceOrder& order, std::int64_t from, std::int64_t to, StreamRef stream);
 
 }  // namespace millrace

@@ -140,7 +140,7 @@ class TensorArray {
   void fill_items(Tensor items) const;
   /// All slots of an array that was filled, or made by `unpack` or `unstack` (axis 0), as one value; null for others.
   std::shared_ptr<const detail::FilledSlots> filled() const { return core_->filled(); }
-  /// The same from `begin_fill` on: the first `issued()` slots of it are written.
+  /// As `filled`, from `begin_fill` on: the first `issued()` slots of it are written.
   std::shared_ptr<const detail::FilledSlots> filling() const { return core_->filling(); }
   std::int64_t issued() const { return core_->issued(); }
   /// As `fill`: the rows are rows of a tensor, and are copied when they are read; one who takes `picked` reads them where they are. ArgumentError unless
@@ -150,7 +150,7 @@ class TensorArray {
   std::shared_ptr<const detail::FilledSlots> picked() const { return core_->picked(); }
   /// Whether no slot was written yet, and none is waited for.
   bool untouched() const { return core_->untouched(); }
-  /// The same once slot 0 is issued, or all slots of a fill that was begun. Null for arrays of no fixed size.
+  /// Waits until slot 0 is issued, or all slots of a fill that was begun; then gives `filled()`. Null for arrays of no fixed size.
   task<std::shared_ptr<const detail::FilledSlots>> once_filled() const { return filled_of(*this); }
   /// Memory for slot `index`, to be written in place and then given to `write`, which neither copies it nor takes it for foreign. Of a
   /// fixed array it is part of one slab, sized by the order or by the first call; else, or when it does not fit there, or when the array has

@@ -26,7 +26,7 @@ struct CtcDecoded {
 /// The labels of frames `x` [rows, K] with LoD, as in kernels/ctc.h. `top` 0: all classes.
 CtcDecoded ctc_greedy_decode(const Var& x, std::int64_t blank, bool merge_repeated = true);
 CtcDecoded ctc_beam_search_decode(const Var& x, std::int64_t blank, std::int64_t width, std::int64_t top = 0);
-/// The same for the `paths` best labellings of each sequence, best first: so many results, each a label list for each sequence.
+/// The `paths` best labellings of each sequence, best first: so many results, each a label list for each sequence.
 std::vector<CtcDecoded> ctc_beam_search_paths(const Var& x, std::int64_t blank, std::int64_t width, std::int64_t paths,
                                               std::int64_t top = 0);
 /// The labels of frames whose classes are known, i64 or i32 [rows] or [rows, 1] with LoD: repeats merged, blanks dropped.

@@ -21,7 +21,7 @@ Var constant(bool value);
 /// Any registered op by name, those from outside the tree too.
 std::vector<Var> call(const std::string& op, const std::vector<Var>& inputs, const Attributes& attributes = {},
                       const std::vector<std::string>& names = {});
-/// The same for an op with one output.
+/// Calls an op with one output, and gives that.
 Var call1(const std::string& op, const std::vector<Var>& inputs, const Attributes& attributes = {}, const std::string& name = {});
 
 Var add(const Var& a, const Var& b);

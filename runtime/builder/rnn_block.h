@@ -50,7 +50,7 @@ class RnnBlock {
 
   /// This step of `x`, which belongs to the program around the block. The first one says how many steps there are; the others must agree.
   virtual Var step_input(const Var& x) = 0;
-  /// The same `x` at each step, with what stands for the sequences that still live.
+  /// `x` at each step, in a ragged block its rows of the sequences that still live.
   virtual Var static_input(const Var& x) = 0;
   /// The value that the step before gave to `update_memory`, at the first step `boot`: [sequences, …], in the caller's order. Behind the first step
   /// input.

@@ -26,7 +26,7 @@ class OpRunner : public std::enable_shared_from_this<OpRunner> {
 
   /// An op with a kernel, whose inputs are ready: sets its outputs in `scope`. Errors keep their type and say which op and iteration.
   void run_kernel(const CompiledOp& op, VarScope& scope) const;
-  /// The same for op `place` of block 0, one of `CompiledProgram::extent_ops`, where the run has `RunState::extent_values`.
+  /// Runs the kernel of op `place` of block 0, one of `CompiledProgram::extent_ops`, where the run has `RunState::extent_values`.
   void run_extent_op(std::size_t place, const CompiledOp& op, VarScope& scope) const;
   /// An op that is a task, whose inputs are ready and which need not wait, run as a function. False: it has none for these inputs, and nothing was set.
   bool run_now(const CompiledOp& op, VarScope& scope) const;

@@ -16,13 +16,13 @@ namespace millrace {
 /// or too many, or a bool other than 0 or 1, are a ParseError. A declared size is compared with the bytes that are
 /// there before anything is allocated.
 Tensor read_npy(const std::filesystem::path& path);
-/// The same from bytes; `where` opens each error.
+/// Reads the bytes of such a file; `where` opens each error.
 Tensor parse_npy(std::string_view bytes, const std::string& where);
 
 /// Writes version 1, little-endian, row-major; the file appears whole or not at all. `tensor` is on the host, of any
 /// strides. npy has no code for bf16: DTypeError says what to do instead.
 void write_npy(const std::filesystem::path& path, const Tensor& tensor);
-/// The same as bytes.
+/// Gives the bytes of such a file.
 std::string format_npy(const Tensor& tensor);
 
 }  // namespace millrace

@@ -23,13 +23,13 @@ inline constexpr std::uint64_t largest_npz = std::uint64_t{16} << 30;
 /// in another way or in the zip64 form (from 4 GiB on) are an UnsupportedError, and so are deflated ones in a build without the part zlib.
 /// A declared size is compared with the bytes that are there, and with `most` for all members together, before anything is allocated.
 NpzTensors read_npz(const std::filesystem::path& path, std::uint64_t most = largest_npz);
-/// The same from bytes; `where` opens each error.
+/// Reads the bytes of such a file; `where` opens each error.
 NpzTensors parse_npz(std::string_view bytes, const std::string& where, std::uint64_t most = largest_npz);
 
 /// Writes stored members in the order of their names, without a time: the same tensors give the same bytes. The file appears whole or not at
 /// all. ArgumentError for a name that is empty or no UTF-8, UnsupportedError from 4 GiB on, DTypeError as write_npy.
 void write_npz(const std::filesystem::path& path, const NpzTensors& tensors);
-/// The same as bytes.
+/// Gives the bytes of such a file.
 std::string format_npz(const NpzTensors& tensors);
 
 }  // namespace millrace

@@ -27,13 +27,13 @@ struct SafeTensors {
 /// from a declared size before it is compared with the bytes there. Source: github.com/huggingface/safetensors,
 /// "Format".
 SafeTensors read_safetensors(const std::filesystem::path& path);
-/// The same from bytes; `where` opens each error.
+/// Reads the bytes of such a file; `where` opens each error.
 SafeTensors parse_safetensors(std::string_view bytes, const std::string& where);
 
 /// Writes the tensors in their order; the file appears whole or not at all. Tensors are on the host, of any strides.
 /// ArgumentError for a name that is there twice, is `__metadata__` or is no UTF-8.
 void write_safetensors(const std::filesystem::path& path, const SafeTensors& contents);
-/// The same as bytes.
+/// Gives the bytes of such a file.
 std::string format_safetensors(const SafeTensors& contents);
 /// SHA-256 of the file that the tensors alone would be.
 std::string sha256(const SafeTensors& contents);

@@ -28,7 +28,7 @@ class Sha256 {
   std::uint64_t bytes_ = 0;
 };
 
-/// The same in one call.
+/// The digits of the hash of these bytes.
 std::string sha256(std::string_view bytes);
 
 }  // namespace millrace

@@ -99,7 +99,7 @@ Var projected(const Var& h, const LstmOptions& options) {
   return clipped(options.projected.name == "identity" ? h : apply(options.projected, h), options.projection_clip);
 }
 
-/// The same from its parts, with a projection or a clip of the cell.
+/// The step spelled out in ops, with a projection or a clip of the cell.
 CellStep spelled_step(const Var& x, const std::vector<Var>& state, const Parameters& p, std::int64_t hidden, const LstmOptions& options) {
   const Var sums = preactivation(x, p.input, state[0], p.recurrent, p.bias);
   const LstmParts parts = lstm_parts(sums, state[1], p.peepholes, hidden, options);

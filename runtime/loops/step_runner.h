@@ -31,7 +31,7 @@ class StepRunner {
 
   /// `inputs`: contiguous, all with the same number of rows. On a device the outputs may still be under way. Traced, it runs op by op.
   std::vector<Tensor> run(const std::vector<Tensor>& inputs, Tracer* tracer = nullptr);
-  /// The same from and to memory of the caller, of `rows` rows; only when `fused`. Allocates nothing once it ran with so many threads.
+  /// Runs a step of `rows` rows from and to memory of the caller; only when `fused`. Allocates nothing once it ran with so many threads.
   void run(std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows);
 
  private:

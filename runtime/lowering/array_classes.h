@@ -15,7 +15,7 @@ class ArrayClasses {
   ArrayClasses() = default;
   explicit ArrayClasses(const Program& program);
 
-  /// The same for all vars of a class.
+  /// The number of an array's class: one number for all vars of a class.
   std::size_t id(VarId array) const;
   /// The innermost block that holds all vars of a class.
   int home(std::size_t id) const { return home_[id]; }

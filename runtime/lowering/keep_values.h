@@ -31,7 +31,7 @@ struct KeptValue {
 /// that no var of the body has. Then the program is as it was.
 std::vector<KeptValue> keep_values(Program& program, int body, const std::vector<std::string>& names);
 
-/// The same for values of several loops: each name is that of a var of some loop's body, or of a part of a cell there.
+/// Keeps values of several loops: each name is that of a var of some loop's body, or of a part of a cell there.
 std::vector<KeptValue> keep_values(Program& program, const std::vector<std::string>& names);
 
 }  // namespace millrace

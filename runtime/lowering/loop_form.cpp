@@ -332,7 +332,7 @@ class LoopReader {
     symbols_[op.outputs[0]] = {.kind = Symbol::Kind::rows, .var = state_vars_[state]};
   }
 
-  /// The same as `count`, of a var whose op may stand further down.
+  /// As `count`, for a var whose op may stand further down.
   std::optional<LoopForm::Index> count_ahead(VarId var) {
     if (const auto known = count(var)) return known;
     for (const Op& op : body_.ops) {

@@ -40,7 +40,7 @@ class Attributes {
     if (value == nullptr) mistyped(name, Attribute(std::in_place_type<T>), *found);
     return *value;
   }
-  /// The same with a value for when it is absent.
+  /// The attribute, or `otherwise` where it is absent.
   template <class T>
   T get_or(const std::string& name, T otherwise) const {
     return has(name) ? get<T>(name) : otherwise;

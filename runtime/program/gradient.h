@@ -41,7 +41,7 @@ class GradientContext {
 
   /// Appends an op (program.h, `Program::append`) and gives its outputs.
   virtual std::vector<VarId> append(Op op) = 0;
-  /// The same for an op of one output.
+  /// Appends an op of one output, and gives that.
   VarId append1(const std::string& type, std::vector<VarId> inputs, Attributes attributes = {}) {
     return append(Op{type, std::move(inputs), {}, std::move(attributes), {}}).at(0);
   }

@@ -200,7 +200,7 @@ AsioWait<Signature, Initiation> from_asio(boost::asio::any_io_executor executor,
   return AsioWait<Signature, Initiation>(std::move(executor), std::move(initiation));
 }
 
-/// The same as a completion token: `std::size_t n = co_await socket.async_read_some(buffer, use_task);`. The operation
+/// `from_asio` as a completion token: `std::size_t n = co_await socket.async_read_some(buffer, use_task);`. The operation
 /// starts when awaited. Its executor is that of the I/O object.
 class UseTask {
  public:

@@ -74,7 +74,7 @@ class Tracer {
   std::vector<Event> events(const std::string& category) const;
   /// Chrome's and Perfetto's JSON: spans as complete events, those of one thread beside or within each other.
   std::string to_json() const;
-  /// The same into a file, whole or not at all. IoError names it.
+  /// Writes that JSON into a file, whole or not at all. IoError names it.
   void save(const std::filesystem::path& path) const;
   /// Ends the file of `TracerOptions::file`, at most once; nothing may be traced after it. Gives the number of events that were left out.
   /// IoError for what went wrong while it was written, ArgumentError without a file.

@@ -21,7 +21,7 @@ struct Checkpoint {
 
   /// The field. ArgumentError names one that is missing.
   const std::string& field(const std::string& name) const;
-  /// The same as an integer. ParseError when it is none.
+  /// The field as an integer. ParseError when it is none.
   std::int64_t integer(const std::string& name) const;
 };
 

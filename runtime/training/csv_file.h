@@ -38,7 +38,7 @@ void check_columns(const CsvForm& form);
 /// ParseError, `NAME:LINE: …`: a column that is not there, another number of fields, a field that is no finite number of f32, a missing value, a sequence
 /// that goes on behind another, targets of one sequence that differ. ArgumentError for a form that is none.
 Dataset read_csv(const std::filesystem::path& path, const CsvForm& form, const Dataset* like = nullptr);
-/// The same from text; `name` opens each error.
+/// Reads the text of such a file; `name` opens each error.
 Dataset parse_csv(std::string_view text, const std::string& name, const CsvForm& form, const Dataset* like = nullptr);
 
 }  // namespace millrace::training

@@ -622,7 +622,7 @@ class TrainJob {
   }
   Tensor targets_of(const Dataset& batch) const { return batch.has_tokens() ? decoder_feeds(batch, shape_.outputs).target : batch.targets; }
 
-  /// The same with what dropout draws by.
+  /// The feeds of a step of training: those of the batch, and the keys by which dropout draws.
   Feeds training_feeds(const Dataset& batch, const std::vector<std::int64_t>& chosen) const {
     Feeds feeds = feeds_of(batch);
     const auto drops = [](const LayerSpec& layer) { return layer.dropout > 0; };

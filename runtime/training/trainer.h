@@ -64,7 +64,7 @@ class Trainer {
     RunResult outputs;
   };
   Gradients compute(Feeds feeds);
-  /// The same of a batch that is dealt to ranks: `feeds` are this rank's part of it, and `share` is the weight of their loss in that of the batch (the
+  /// Computes the gradients of a batch that is dealt to ranks: `feeds` are this rank's part of it, and `share` is the weight of their loss in that of the batch (the
   /// number of their sequences, or rows, over that of all). Loss and gradients are those of the batch, the same bits on all ranks; gradients
   /// leave while backward goes on (gradient_sum.h). With share 0 nothing is run, and `outputs` is empty. All ranks call it together. Errors of the
   /// communicator; another error of one rank must be made known to the others (`Communicator::abort`).

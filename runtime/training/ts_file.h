@@ -16,7 +16,7 @@ namespace millrace::training {
 /// ParseError, `NAME:LINE: …`, for what is no such file: a number that is none or that f32 does not hold, dimensions of other lengths, a class that is
 /// not named, or named twice, both kinds of target, a sequence that `@dimensions`, or `@equalLength true` and `@seriesLength`, contradict, no `@data`. UnsupportedError for time stamps, missing values (`?`), and files without targets.
 Dataset read_ts(const std::filesystem::path& path);
-/// The same from text; `name` opens each error.
+/// Reads the text of such a file; `name` opens each error.
 Dataset parse_ts(std::string_view text, const std::string& name);
 
 }  // namespace millrace::training

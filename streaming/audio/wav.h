@@ -23,7 +23,7 @@ struct AudioFile {
 /// names the file, when it is no WAV file, is cut short of the samples that its header promises, has no samples' format that AudioFormat
 /// can hold, or samples above 1 GiB. UnsupportedError without the part sndfile.
 AudioFile read_wav(const std::string& path);
-/// The same from bytes; `name` is what errors mention.
+/// Reads the bytes of a WAV file; errors mention `name`.
 AudioFile parse_wav(std::string_view bytes, const std::string& name);
 
 }  // namespace millrace

@@ -104,7 +104,7 @@ auto async_stream_plans(const boost::asio::any_io_executor& executor, StreamUrl 
       token, executor, std::move(url), std::move(plans), std::move(options));
 }
 
-/// The same on an io_context of its own: blocks until the last session has ended.
+/// Streams the plans on an io_context of its own: blocks until the last session has ended.
 std::vector<ClientRecord> stream_plans(const StreamUrl& url, std::vector<ClientPlan> plans, ClientOptions options = {});
 
 /// Asks a server what it takes and gives, by a session without data. IoError says why there is no answer. Of `options`, those of a connection. `model`: which

@@ -96,7 +96,7 @@ class Batcher {
   bool waiting() const noexcept { return !prompt_.empty() || !ahead_.empty(); }
   /// Rows of a tick that sequences ahead of their pace may have beside the others; at least 1. No limit by default.
   void limit_ahead(std::size_t rows) noexcept { most_ahead_ = std::max<std::size_t>(rows, 1); }
-  /// The same `tick` again and again, so that its memory is used again; none of its tensors is held elsewhere.
+  /// Forms the next tick. One `tick` is given again and again, so that its memory is used again; none of its tensors is held elsewhere.
   void take(Tick& tick);
   Tick take();
   /// Calls the sinks, in the order of rows. A sink may call any member here but `take` and `finish`. What a sink throws, such as memory that ran out, is its own

@@ -29,7 +29,7 @@ Capacity measure_capacity(const std::shared_ptr<const Recurrence>& recurrence, c
                           std::size_t max_rows, std::chrono::duration<double> deadline,
                           std::chrono::duration<double> budget = std::chrono::seconds(1));
 
-/// The same of the sessions that learn: a learner runs alone, ticks of one row and its updates, on weights that are dropped behind it. All learners of a server share a
+/// Measures the capacity for sessions that learn: a learner runs alone, ticks of one row and its updates, on weights that are dropped behind it. All learners of a server share a
 /// thread, and this capacity. Two updates at the least, however long they take: the first one makes the gradients, and is not counted.
 Capacity measure_capacity(const std::shared_ptr<const Recurrence>& recurrence, const std::shared_ptr<const Learning>& learning,
                           const std::shared_ptr<Device>& device, Backend backend,

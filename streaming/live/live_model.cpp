@@ -140,7 +140,7 @@ std::span<const std::byte> left_of(const Piece& piece) {
   return std::span<const std::byte>(static_cast<const std::byte*>(piece.rows.raw()), piece.rows.bytes()).subspan(piece.taken);
 }
 
-/// Memory is asked for before any input takes rows: std::bad_alloc changes nothing.
+/// Queues rows of the pieces, as many as there is room for; true when all are queued. Memory is asked for before any input takes rows: std::bad_alloc changes nothing.
 bool feed(LiveSessionState& sequence, std::vector<Piece>& pieces) {
   for (const Piece& piece : pieces) sequence.reserve(piece.input, left_of(piece).size());
   bool all = true;
@@ -152,8 +152,8 @@ bool feed(LiveSessionState& sequence, std::vector<Piece>& pieces) {
   return all;
 }
 
-/// The same behind others that were queued: where there is no memory, it is tried again for some seconds. Then the session ends with the error, since nobody
-/// could tell which rows it took.
+/// `feed` for pieces of which some rows are queued already. Where there is no memory it is tried again for some seconds; then the session ends with the
+/// error, since nobody could tell which rows it took.
 bool feed_more(LiveSessionState& sequence, std::vector<Piece>& pieces, int& starved) {
   constexpr int most = 500;
   try {
@@ -399,7 +399,7 @@ void joined_into(const std::vector<Tensor>& made, std::span<const Waiting> taken
   }
 }
 
-/// Rows of one sequence by the names of the outputs; of inner sequences those that have closed.
+/// Rows of one sequence by the names of the outputs. Outputs of inner sequences are there where one has closed.
 LiveRows rows_by_name(const Recurrence& recurrence, const std::vector<Tensor>& rows) {
   LiveRows made;
   each_output(recurrence, [&](std::size_t index, const Recurrence::Output& output, bool of_step) {
@@ -409,7 +409,7 @@ LiveRows rows_by_name(const Recurrence& recurrence, const std::vector<Tensor>& r
 }
 std::vector<Tensor> rows_in_order(const Recurrence&, const std::vector<Tensor>& rows) { return rows; }
 
-/// The same of several sequences, which a level of LoD tells apart.
+/// Rows of several sequences by the names of the outputs, with a level of LoD that tells the sequences apart.
 LiveRows batch_by_name(const Recurrence& recurrence, const std::vector<Tensor>& rows, const std::vector<const Waiting*>& waiting) {
   LiveRows made;
   each_output(recurrence, [&](std::size_t index, const Recurrence::Output& output, bool of_step) {

@@ -115,7 +115,7 @@ class LiveSession {
   /// Rows of inputs, any number of each. Done when all are queued. An inner level of LoD opens and closes inner sequences around its rows; names, dtypes, shapes and
   /// levels of all inputs are checked before the first of them opens.
   task<void> push(LiveRows rows, Limit deadline = {}) const;
-  /// The same where the program has one input.
+  /// `push` where the program has one input.
   task<void> push(LoDTensor rows, Limit deadline = {}) const;
   template <class T>
   task<void> push(std::span<const T> values, Limit deadline = {}) const {
@@ -128,11 +128,11 @@ class LiveSession {
   /// rows, for another operation that says something, for a result. Rows with inner sequences are for `push`, and so are more rows of an input than the
   /// queue ever has room for: those are an ArgumentError. Other errors are those of `push` and `next`.
   bool try_push(const LiveRows& rows) const;
-  /// The same for the bytes of whole rows of the only input, in row-major order.
+  /// `try_push` of the bytes of whole rows of the only input, in row-major order.
   bool try_push(std::span<const std::byte> rows) const;
   /// Where this gives false, `reader` is told once when something is there; a session has one such reader, the last one given.
   bool try_next(std::optional<LiveRows>& made, const std::shared_ptr<LiveReader>& reader = nullptr) const;
-  /// The same with a tensor for each output of the recurrence, in its order: of a step, then of each boundary, where no row is there for some.
+  /// `try_next` with a tensor for each output of the recurrence, in its order: of a step, then of each boundary, where no row is there for some.
   bool try_next(std::optional<std::vector<Tensor>>& made, const std::shared_ptr<LiveReader>& reader = nullptr) const;
   /// An inner sequence of level 1 … levels − 1 begins, or ends.
   task<void> open_level(int level, Limit deadline = {}) const;

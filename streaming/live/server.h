@@ -65,7 +65,7 @@ class Server {
  public:
   /// Listens at once. IoError, ArgumentError: see Listener.
   Server(boost::asio::io_context& context, std::shared_ptr<const ServedModel> model, ServerOptions options);
-  /// The same with several models, of which the first is the default. ArgumentError for none, a name that stands twice, or one that is none (is_route_name).
+  /// Serves several models, of which the first is the default. ArgumentError for none, a name that stands twice, or one that is none (is_route_name).
   Server(boost::asio::io_context& context, std::vector<ServedRoute> routes, ServerOptions options);
   ~Server();
   Server(const Server&) = delete;

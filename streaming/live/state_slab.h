@@ -38,7 +38,7 @@ class StateSlab {
   /// that caused it. A start that fails is tried again at the first step of its slot, which it fails otherwise. Ticks that were started come first.
   /// std::bad_alloc only before anything of `tick` was done: the same tick can be run again, and no later one before it.
   TickResult run(const Tick& tick, Tracer* tracer = nullptr);
-  /// The same to a `result` whose memory is used again; none of its tensors is held elsewhere. Where `backend` is fused on the CPU, steps allocate nothing
+  /// Runs to a `result` whose memory is used again; none of its tensors is held elsewhere. Where `backend` is fused on the CPU, steps allocate nothing
   /// once as many rows were in a tick.
   void run(const Tick& tick, TickResult& result, Tracer* tracer = nullptr);
   /// Starts what `run` does, behind the ticks that were started before; `tick.inputs` stay as they are until it is finished. The device goes from one

@@ -72,7 +72,7 @@ auto async_accept_stream(boost::asio::ip::tcp::socket socket, AcceptOptions opti
       token, std::move(socket), std::move(options));
 }
 
-/// The same over another carrier than a socket, such as a pipe or a simulated network. Of `options`, `tls` is not looked at.
+/// Accepts over another carrier than a socket, such as a pipe or a simulated network. `options.tls` is not looked at.
 template <class Token>
 auto async_accept_stream(ByteStream bytes, AcceptOptions options, Token&& token) {
   return boost::asio::async_initiate<Token, void(error_code, std::unique_ptr<MessageStream>)>(

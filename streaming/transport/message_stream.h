@@ -42,7 +42,7 @@ class MessageStream {
         [](auto handler, MessageStream* self, Message moved) { self->write(std::move(moved), std::move(handler)); }, token, this,
         std::move(message));
   }
-  /// The same for several messages, at least one, in order: over TCP as one piece.
+  /// Writes several messages, at least one, in order: over TCP as one piece.
   template <class Token>
   auto async_write_all(std::vector<Message> messages, Token&& token) {
     return boost::asio::async_initiate<Token, void(error_code)>(

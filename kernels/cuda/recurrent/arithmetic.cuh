@@ -156,7 +156,7 @@ MILLRACE_HD constexpr int place_in_a(int row, int k) {
   if constexpr (is_same<T, TensorFloat32>) return (row % 8 * 4 + k % 4) * 4 + row / 8 + k / 4 * 2;
   return (row % 8 * 4 + k % 8 / 2) * 8 + (row / 8 + k / 8 * 2) * 2 + k % 2;
 }
-/// The same of element (k, column 0…7) of B.
+/// The place of element (k, column 0…7) of B.
 template <class T>
 MILLRACE_HD constexpr int place_in_b(int k, int column) {
   if constexpr (is_same<T, TensorFloat32>) return (column * 4 + k % 4) * 2 + k / 4;

@@ -97,9 +97,9 @@ class Warp {
 
   /// All warps of the block meet; all see the earlier writes of each.
   MILLRACE_DEVICE void sync() const { __syncthreads(); }
-  /// The same for the first `warps` warps of the block alone, whether or not there are others.
+  /// The first `warps` warps of the block meet, whether or not there are others.
   MILLRACE_DEVICE void sync(int warps) const { asm volatile("barrier.sync 1, %0;" ::"r"(warps * warp_lanes) : "memory"); }
-  /// The same for `warps` warps in all, the computing ones and those that help them.
+  /// `warps` warps meet, the computing ones and those that help them.
   MILLRACE_DEVICE void sync_with_helpers(int warps) const { asm volatile("barrier.sync 2, %0;" ::"r"(warps * warp_lanes) : "memory"); }
   /// All lanes of this warp see the earlier writes of each.
   MILLRACE_DEVICE void sync_lanes() const { __syncwarp(); }

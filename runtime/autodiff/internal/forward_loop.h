@@ -26,7 +26,7 @@ class ForwardLoop {
   VarId trips();
   /// Arrays around the loop that the body reads.
   std::set<VarId> arrays_read() const;
-  /// The same that it writes.
+  /// Arrays around the loop that the body writes.
   std::set<VarId> arrays_written() const;
   /// Whether a carried var is the same in all iterations.
   bool invariant(std::size_t carried) const;

@@ -31,7 +31,7 @@ class GradientSums {
   bool has(VarId var) const { return terms_.contains(var); }
   /// The sum of the terms, without LoD; `no_var` when there are none.
   VarId sum(VarId var);
-  /// The same with the LoD of `var`'s value.
+  /// The sum of the terms, with the LoD of `var`'s value; `no_var` when there are none.
   VarId sum_with_lod(VarId var);
   VarId value(VarId var) const { return value_(var); }
 

@@ -31,7 +31,7 @@ class Stage {
   VarId value(VarId forward) {
     return find(forward, values_, [this](VarId var) { return held(var); });
   }
-  /// The same over the rows of all iterations, behind the loop.
+  /// The forward value over the rows of all iterations, behind the loop.
   VarId flat_value(VarId forward) {
     return find(forward, flat_values_, [this](VarId var) { return flat_held(var); });
   }

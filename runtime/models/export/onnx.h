@@ -20,10 +20,10 @@ namespace millrace {
 /// UnsupportedError names all ops (and forms of ops) that have no counterpart in ONNX at once, more than one level of LoD,
 /// a model of more than 2 GiB, and a build without the part `onnx`. The same program gives the same bytes.
 std::string format_onnx(const Program& program);
-/// The same as a file, which appears whole or not at all. IoError.
+/// Writes those bytes to a file, which appears whole or not at all. IoError.
 void write_onnx(const std::filesystem::path& path, const Program& program);
 
-/// The same for a ragged batch: an input with one level of LoD is the rows of all sequences, [rows, …], and beside it NAME.lengths, i64
+/// The model for a ragged batch: an input with one level of LoD is the rows of all sequences, [rows, …], and beside it NAME.lengths, i64
 /// [sequences]; so is such an output. A value with one row for each sequence is [sequences, …], and one with neither is the same for all. The
 /// sequences are computed one after the other, each by the graph of one; there may be none, and empty ones.
 ///

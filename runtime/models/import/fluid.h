@@ -21,7 +21,7 @@ namespace millrace {
 /// number. A file of another form or length, or with offsets that do not describe the rows, is a ParseError that
 /// says where. A declared size is compared with the bytes that are there before anything is allocated.
 LoDTensor read_fluid_tensor(const std::filesystem::path& path);
-/// The same from bytes; `where` opens each error.
+/// Reads the bytes of such a file; `where` opens each error.
 LoDTensor parse_fluid_tensor(std::string_view bytes, const std::string& where);
 
 /// All tensors of a file that `save_combine` wrote, in their order; it holds no names. An empty file holds none.

@@ -43,7 +43,7 @@ struct OnnxOptions {
 /// from a declared size before it is compared with the bytes that are there. The number of threads, the clock and the
 /// machine do not enter.
 Program import_onnx(const std::filesystem::path& path, const OnnxOptions& options = {});
-/// The same from bytes; `name` stands for the file in errors. External tensors are refused.
+/// Imports the bytes of a model; `name` stands for the file in errors. External tensors are refused.
 Program parse_onnx(std::string_view bytes, const std::string& name, const OnnxOptions& options = {});
 
 }  // namespace millrace

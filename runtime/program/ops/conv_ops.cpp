@@ -318,7 +318,7 @@ void add_conv_ops(OpRegistry& registry) {
   several.vectorize = vectorize_conv;
   registry.add(std::move(several));
 
-  // The same with arithmetic behind them, made when a program is compiled (lowering/join_convolutions.h).
+  // Convolutions with arithmetic behind them, made when a program is compiled (lowering/join_convolutions.h).
   OpDef alone =
       define("conv1d_arithmetic", {"X", "W", "B?", "Operands..."}, {"Out"}, {"group", "stride", "dilation", "pads", "winograd", "steps"});
   alone.infer = infer_conv1d;

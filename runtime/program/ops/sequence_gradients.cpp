@@ -52,7 +52,7 @@ void moved_rows_rule(GradientContext& c) {
   set(c, 0, to_rows(gradient(c), places, extent_of(x, 0)));
 }
 
-/// The same for an op that gives several groups of rows.
+/// The rule of an op that gives several groups of rows.
 void split_by_mask_rule(GradientContext& c) {
   row_rank(c, 0);
   const Term x = with_lod(c, 0);

@@ -207,7 +207,7 @@ double RowCompiler::most_of(VarId var) const {
   return most;
 }
 
-/// The same of the integers that an op gives; nothing for an op whose integers are other ones in registers of floating-point numbers.
+/// A bound of the integers that an op gives; nothing for an op whose integers are other ones in registers of floating-point numbers.
 std::optional<double> RowCompiler::most_given_by(const Op& op) const {
   const auto most = [&](std::size_t first, std::size_t last) {
     double found = 0;

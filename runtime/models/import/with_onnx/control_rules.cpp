@@ -469,7 +469,7 @@ Ints per_scan(const Node& node, const std::string& name, std::size_t count) {
   return values;
 }
 
-/// The same for directions: whether each runs backwards.
+/// For each scan, whether it runs backwards.
 Ints directions(const Node& node, const std::string& name, std::size_t count) {
   Ints values = per_scan(node, name, count);
   for (const std::int64_t value : values)

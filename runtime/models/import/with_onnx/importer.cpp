@@ -295,7 +295,7 @@ void Importer::set_element(VarId var, const ElementType* type) {
   if (type != nullptr) notes_.elements[var] = type;
 }
 
-/// The same by name. A value that the file holds does not become a var by being looked at.
+/// The element type of a value by its name. A value that the file holds does not become a var by being looked at.
 const ElementType* Importer::element_named(const std::string& name) const {
   for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
     if (const auto found = scope->vars.find(name); found != scope->vars.end()) return element(found->second);

@@ -47,9 +47,9 @@ class Importer {
   /// extents; else null.
   const Tensor* known(const Node& node, std::size_t input);
   const Tensor* known(const std::string& name);
-  /// The same as integers. ProgramError when it is of another dtype.
+  /// The known value as integers. ProgramError when it is of another dtype.
   std::optional<Ints> known_integers(const Node& node, std::size_t input);
-  /// The same where the op has no other form: UnsupportedError when the value is not known, `otherwise` when the input
+  /// The known value as integers, for an op that has no other form: UnsupportedError when the value is not known, `otherwise` when the input
   /// is absent.
   Ints needed_integers(const Node& node, std::size_t input, const Ints& otherwise);
   /// The numbers of a list of the program, as far as they are known.
@@ -75,11 +75,11 @@ class Importer {
   /// Appends an op and returns its outputs.
   std::vector<VarId> emit(const std::string& op, std::vector<VarId> inputs, Attributes attributes = {},
                           const std::vector<std::string>& names = {});
-  /// The same for an op of one output.
+  /// Appends an op of one output, and returns that.
   VarId emit1(const std::string& op, std::vector<VarId> inputs, Attributes attributes = {}, const std::string& name = "");
   /// `x` without these axes of extent 1: where an op gave it them, what it was before.
   VarId squeezed(VarId x, Ints axes, const std::string& name = "");
-  /// The same as the first output of `node`.
+  /// Appends an op whose output is the first output of `node`.
   void give(const Node& node, const std::string& op, std::vector<VarId> inputs, Attributes attributes = {});
   /// Binds an output that somebody may read to a var.
   void bind(const Node& node, std::size_t output, VarId var);
@@ -88,7 +88,7 @@ class Importer {
   VarId literal(Tensor value, const std::string& name = "");
   VarId literal(const Ints& list) { return literal(Tensor::from<std::int64_t>(list, DDim{static_cast<std::int64_t>(list.size())})); }
   Tensor tensor_of(const onnx::TensorProto& proto, const std::string& what);
-  /// The same of any type of numbers: one without a dtype is held in a wider one (element_types.h).
+  /// The tensor of any type of numbers: a type without a dtype is held in a wider one (element_types.h).
   Tensor held_tensor_of(const onnx::TensorProto& proto, const std::string& what);
 
   /// The ONNX type of a var's elements where it has no dtype here, else null.

@@ -39,7 +39,7 @@ VarId byte_sums(Importer& to, const ByteFactor& a, const ByteFactor& b, VarId ad
 /// A product of two factors that a DequantizeLinear made as what it means: sums of bytes, which are exact, times both scales; `no_var` where `byte_sums` does not take them.
 VarId dequantized_product(Importer& to, VarId a, VarId b, bool turned);
 
-/// The same of a Conv, with its bias; `no_var` where its input and its weights, which are known, do not come from a DequantizeLinear with one scale, or one for each unit.
+/// A Conv with its bias as such sums; `no_var` where its input and its weights, which are known, do not come from a DequantizeLinear with one scale, or one for each unit.
 VarId dequantized_convolution(Importer& to, const Node& node);
 
 /// f32 where the sums of `terms` products of two 8-bit numbers are exact in it, else f64.

@@ -25,7 +25,7 @@ void refuse_blocks(const Node& node) {
   if (node.integer("block_size", 0) != 0) throw UnsupportedError("attribute block_size: expected none, found scales of blocks");
 }
 
-/// The same for a type that has no dtype here.
+/// Narrows to a type that has no dtype here.
 VarId narrowed_to(Importer& to, const Formula& f, VarId x, VarId zero, const ElementType& type, bool saturate) {
   if (type.is_float()) return narrowed(to, x, type, {saturate});
   const double least = type.is_signed ? -std::ldexp(1.0, type.bits - 1) : 0,

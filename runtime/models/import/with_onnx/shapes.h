@@ -93,7 +93,7 @@ VarId windows_over(Importer& to, VarId length, VarId kernel, VarId stride, std::
 /// The convolution of `x` [N, C, D1, …] with `w` [M, C/group, k1, …] and a bias [M] or `no_var`, as a Conv with the attributes of `node`.
 /// `exact`: integers stay integers, which a sum in another form (kernels/winograd.h) does not keep.
 VarId convolved(Importer& to, const Node& node, VarId x, VarId w, VarId bias, bool exact = false);
-/// The same with these windows.
+/// That convolution with these windows.
 VarId convolved(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, const std::vector<Window>& windows);
 
 /// The means of the windows of `x` [N, C, D1, …], as an AveragePool with the attributes of `node`.

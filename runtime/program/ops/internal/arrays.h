@@ -7,7 +7,7 @@ namespace millrace::ops {
 
 /// The type of an array input. ProgramError when the input is no array.
 const VarType& array_type(const InferContext& context, std::size_t input);
-/// The same for ops that need to know what a slot is: ProgramError while nothing has been written and the array has no
+/// The type of an array input whose slots have a known type. ProgramError while nothing has been written and the array has no
 /// declared type.
 const VarType& slot_type(const InferContext& context, std::size_t input);
 /// ProgramError unless the input is an order.

@@ -23,7 +23,7 @@ VarType tensor_type(DType dtype, std::optional<DDim> shape);
 std::optional<DDim> broadcast(const InferContext& context, const std::vector<std::size_t>& inputs);
 /// `axis` counted from 0; `rank` must be known.
 int checked_axis(std::int64_t axis, int rank);
-/// The same for a list; an axis named twice is refused.
+/// Each axis of a list, counted from 0; an axis named twice is refused.
 std::vector<int> checked_axes(const Ints& axes, int rank);
 
 void expect_same_dtype(const InferContext& context, std::size_t a, std::size_t b);
