@@ -6,6 +6,7 @@
 #include <memory>
 
 #include <millrace/kernels/cpu/arithmetic_kernels.h>
+#include <millrace/kernels/cpu/conv_axis.h>
 #include <millrace/kernels/cpu/int8_kernels.h>
 #include <millrace/kernels/cpu/spans.h>
 #include <millrace/kernels/cpu/transpose_kernels.h>
@@ -21,17 +22,9 @@ constexpr std::int64_t most_places = 64;
 /// Sums of so many products of bytes stay in i32.
 constexpr std::int64_t most_k = 65536;
 
-/// How the taps and the places of one axis lie.
-struct Axis {
-  std::int64_t extent, out, taps, stride, dilation, before;
-
-  Axis(const ConvDesc::Axis& of, std::int64_t given, std::int64_t kernel)
-      : extent(given),
-        out(ConvDesc::out_extent(of, given, kernel)),
-        taps(kernel),
-        stride(of.stride),
-        dilation(of.dilation),
-        before(of.before) {}
+/// An axis whose taps are looked up in the input place by place.
+struct GatheredAxis : ConvAxis {
+  using ConvAxis::ConvAxis;
   bool is_plain() const { return taps == 1 && before == 0 && (out - 1) * stride < extent; }
   /// The place of the input that a tap sees, which may lie in the padding.
   std::int64_t place(std::int64_t of_out, std::int64_t tap) const { return of_out * stride + tap * dilation - before; }
@@ -52,7 +45,7 @@ class TurnedRun {
             std::int64_t groups)
       : weights_(weights),
         kernels_(*weights.units->kernels),
-        y_(weights.dims.rank() == 4 ? Axis(weights.desc.axes[0], x.dim(2), weights.dims[2]) : Axis({}, 1, 1)),
+        y_(weights.dims.rank() == 4 ? GatheredAxis(weights.desc.axes[0], x.dim(2), weights.dims[2]) : GatheredAxis({}, 1, 1)),
         x_(weights.desc.axes.back(), x.dim(-1), weights.dims[-1]),
         has_sign_(x.dtype() == DType::i8),
         zero_(zero),
@@ -100,7 +93,7 @@ class TurnedRun {
 
   const PackedConvInteger& weights_;
   const Int8Kernels& kernels_;
-  Axis y_, x_;
+  GatheredAxis y_, x_;
   bool has_sign_;
   std::int32_t zero_;
   std::int64_t batch_, groups_, channels_, area_, places_;

@@ -2,12 +2,12 @@
 #include <millrace/kernels/cpu/conv_integer.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <memory>
 #include <vector>
 
 #include <millrace/kernels/cpu/arithmetic_kernels.h>
+#include <millrace/kernels/cpu/conv_axis.h>
 #include <millrace/kernels/cpu/int8_kernels.h>
 #include <millrace/kernels/internal/wrapping.h>
 
@@ -18,19 +18,12 @@ namespace {
 constexpr std::int64_t most_span = 512, most_sums = 8192;
 static_assert(most_span * conv_units <= most_sums && most_span % conv_places == 0 && most_sums / gathered_units % conv_places == 0);
 
-/// One axis: how places of the output, phases of the stride and taps lie.
-struct Axis {
-  std::int64_t extent, out, stride, dilation, before, taps;
+/// An axis whose places are sorted by phases of the stride.
+struct PhasedAxis : ConvAxis {
   std::int64_t width;  ///< of a phase: places from one row to the next
 
-  Axis(const ConvDesc::Axis& of, std::int64_t given, std::int64_t kernel)
-      : extent(given),
-        out(ConvDesc::out_extent(of, given, kernel)),
-        stride(of.stride),
-        dilation(of.dilation),
-        before(of.before),
-        taps(kernel),
-        width((given + of.before + of.after + of.stride - 1) / of.stride) {}
+  PhasedAxis(const ConvDesc::Axis& of, std::int64_t given, std::int64_t kernel)
+      : ConvAxis(of, given, kernel), width((given + of.before + of.after + of.stride - 1) / of.stride) {}
   std::int64_t phase(std::int64_t tap) const { return tap * dilation % stride; }
   std::int64_t shift(std::int64_t tap) const { return tap * dilation / stride; }
 };
@@ -42,7 +35,7 @@ class Run {
   Run(const PackedConvInteger& weights, const Tensor& x, std::int32_t zero, const ConvIntegerSteps& steps, const Tensor& out)
       : weights_(weights),
         form_(conv_integer_form(weights.desc, weights.dims)),
-        y_(weights.dims.rank() == 4 ? Axis(weights.desc.axes[0], x.dim(2), weights.dims[2]) : Axis({}, 1, 1)),
+        y_(weights.dims.rank() == 4 ? PhasedAxis(weights.desc.axes[0], x.dim(2), weights.dims[2]) : PhasedAxis({}, 1, 1)),
         x_(weights.desc.axes.back(), x.dim(-1), weights.dims[-1]),
         from_(static_cast<const std::uint8_t*>(x.raw())),
         flip_(x.dtype() == DType::i8 ? 0x80 : 0),
@@ -229,7 +222,7 @@ class Run {
 
   const PackedConvInteger& weights_;
   ConvIntegerForm form_;
-  Axis y_, x_;
+  PhasedAxis y_, x_;
   const std::uint8_t* from_;
   int flip_;
   std::int32_t zero_;
