@@ -2,9 +2,7 @@
 #include <millrace/kernels/attention.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
-#include <utility>
 
 #include <millrace/kernels/binary.h>
 #include <millrace/kernels/broadcast.h>

@@ -2,7 +2,6 @@
 #include <millrace/kernels/conv_integer.h>
 
 #include <algorithm>
-#include <array>
 #include <string>
 
 #include <millrace/kernels/cpu/conv_byte_units.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/dropout.h>
 
-#include <optional>
 #include <string>
 
 #include <millrace/kernels/cpu/dropout.h>

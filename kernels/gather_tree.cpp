@@ -2,7 +2,6 @@
 #include <millrace/kernels/gather_tree.h>
 
 #include <string>
-#include <utility>
 
 #include <millrace/kernels/cpu/gather_tree.h>
 #include <millrace/kernels/cuda/decoding.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/softmax.h>
 
-#include <utility>
 #include <vector>
 
 #include <millrace/kernels/cpu/softmax.h>

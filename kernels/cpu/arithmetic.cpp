@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include <millrace/kernels/cpu/arithmetic_kernels.h>
 #include <millrace/kernels/cpu/strided_loop.h>

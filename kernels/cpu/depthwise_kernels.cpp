@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <limits>
 #include <type_traits>
-#include <utility>
 
 #define MILLRACE_LARGE
 #include <millrace/kernels/cpu/targets.h>

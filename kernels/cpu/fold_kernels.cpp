@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <type_traits>
 
 #include <millrace/kernels/cpu/gemm_kernels.h>
 #include <millrace/kernels/cpu/targets.h>

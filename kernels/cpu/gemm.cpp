@@ -2,7 +2,6 @@
 #include <millrace/kernels/cpu/gemm.h>
 
 #include <algorithm>
-#include <type_traits>
 
 #include <millrace/kernels/cpu/spans.h>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cpu/scatter.h>
 
-#include <algorithm>
 #include <cstring>
 #include <string>
 #include <type_traits>

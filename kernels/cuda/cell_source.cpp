@@ -5,7 +5,6 @@
 #include <bit>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <set>
 #include <utility>
 

@@ -2,7 +2,6 @@
 // NVRTC, from wherever it is installed. Opened when it is first asked for, so that a program without it starts; the few declarations are ours.
 #include <dlfcn.h>
 
-#include <array>
 #include <cstdlib>
 #include <filesystem>
 

@@ -2,7 +2,6 @@
 // The work of each block in a sequence of LSTM steps: integers and an estimate, no device.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <utility>
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
-#include <type_traits>
 #include <utility>
 
 #include <millrace/kernels/cpu/lstm_gate_kernels.h>

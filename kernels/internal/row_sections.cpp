@@ -2,7 +2,6 @@
 #include <millrace/kernels/internal/row_sections.h>
 
 #include <algorithm>
-#include <utility>
 
 #include <millrace/tensor/dtype.h>
 

@@ -2,7 +2,6 @@
 #include <millrace/runtime/array/join.h>
 
 #include <string>
-#include <utility>
 
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/error.h>

@@ -2,7 +2,6 @@
 #include <millrace/runtime/distributed/process_run.h>
 
 #include <cstdint>
-#include <cstring>
 #include <set>
 #include <string>
 #include <vector>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/training/clipping.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include <millrace/runtime/training/internal/floats.h>

@@ -2,7 +2,6 @@
 #include <millrace/runtime/training/ts_file.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 
 #include <millrace/runtime/files/file.h>

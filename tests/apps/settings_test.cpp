@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
-#include <cstdlib>
-#include <fstream>
 #include <string>
 #include <utility>
 

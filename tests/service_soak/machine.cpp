@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <exception>
 #include <map>
 
 #include <millrace/runtime/task/thread_executor.h>

@@ -2,7 +2,6 @@
 #include <millrace/tensor/caching_resource.h>
 
 #include <map>
-#include <new>
 #include <thread>
 #include <vector>
 

@@ -2,9 +2,7 @@
 #include <millrace/tensor/cpu_stream.h>
 
 #include <cfenv>
-#include <limits>
 #include <stdexcept>
-#include <string>
 #include <thread>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The listings of "Tensor: An Unified Data Type in PaddlePaddle" (PaddlePaddle design document of 2017, 002 in docs/origins.md), each
 // quoted above its running form.
-#include <string>
 #include <variant>
 
 #include <doctest/doctest.h>

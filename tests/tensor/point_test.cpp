@@ -2,7 +2,6 @@
 #include <millrace/tensor/point.h>
 
 #include <stdexcept>
-#include <string>
 #include <thread>
 #include <vector>
 

@@ -5,7 +5,6 @@
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
-#include <functional>
 #include <utility>
 
 #include <fmt/format.h>

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 #include <algorithm>
-#include <cstdlib>
-#include <optional>
 
 #include <millrace/runtime/autodiff/internal/activity.h>
 #include <millrace/runtime/autodiff/internal/clone_block.h>

@@ -2,7 +2,6 @@
 #include <millrace/runtime/autodiff/internal/prepare_loops.h>
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 #include <vector>
 

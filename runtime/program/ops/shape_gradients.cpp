@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include <millrace/runtime/program/ops/internal/families.h>

@@ -2,7 +2,6 @@
 #include <csignal>
 #include <fstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>

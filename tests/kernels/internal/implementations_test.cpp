@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/internal/implementations.h>
 
-#include <optional>
 #include <string>
-#include <vector>
 
 #include <doctest/doctest.h>
 #include <millrace/kernels/crf.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of the recurrent layers (case 26).
-#include <functional>
 #include <string>
 #include <vector>
 

@@ -7,10 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <functional>
 #include <future>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>

@@ -5,7 +5,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <functional>
 #include <memory>
 
 #include <millrace/runtime/builder/loop.h>

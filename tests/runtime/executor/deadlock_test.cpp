@@ -4,8 +4,6 @@
 
 #include <doctest/doctest.h>
 
-#include <functional>
-
 #include <millrace/runtime/array/errors.h>
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>

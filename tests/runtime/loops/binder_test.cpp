@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/loops/binder.h>
 
-#include <optional>
 #include <vector>
 
 #include <doctest/doctest.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/loops/concurrent_loops.h>
 
-#include <memory>
 #include <optional>
 #include <set>
 

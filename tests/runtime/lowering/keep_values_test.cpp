@@ -2,7 +2,6 @@
 #include <millrace/runtime/lowering/keep_values.h>
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 #include <string>
 #include <utility>

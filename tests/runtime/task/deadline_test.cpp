@@ -6,7 +6,6 @@
 
 #include <doctest/doctest.h>
 
-#include <string>
 #include <thread>
 
 #include <millrace/runtime/task/asio.h>

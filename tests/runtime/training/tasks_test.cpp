@@ -2,7 +2,6 @@
 // Small tasks learned from their losses: labels of frames without alignment (CTC), and tags that depend on their neighbours (CRF).
 #include <algorithm>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include <doctest/doctest.h>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/streaming/client/session_plan.h>
 
-#include <functional>
-
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/builder/sequence_ops.h>

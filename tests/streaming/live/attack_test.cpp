@@ -4,7 +4,6 @@
 #include <millrace/streaming/live/server.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>

@@ -2,7 +2,6 @@
 // The cost of one client to the others: the limits of docs/protocol.md, seen from outside.
 #include <millrace/streaming/live/server.h>
 
-#include <atomic>
 #include <chrono>
 #include <map>
 #include <mutex>

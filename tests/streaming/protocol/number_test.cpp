@@ -3,7 +3,6 @@
 
 #include <bit>
 #include <cstdlib>
-#include <cstring>
 #include <limits>
 
 #include <doctest/doctest.h>

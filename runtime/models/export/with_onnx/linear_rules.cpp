@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
 
 #include <millrace/runtime/models/export/with_onnx/activation.h>
 #include <millrace/runtime/models/export/with_onnx/rules.h>

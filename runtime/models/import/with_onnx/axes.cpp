@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/models/import/with_onnx/axes.h>
 
-#include <utility>
-
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 
 namespace millrace::importing {

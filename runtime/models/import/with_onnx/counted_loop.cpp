@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <limits>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include <millrace/runtime/models/import/with_onnx/loop_body.h>

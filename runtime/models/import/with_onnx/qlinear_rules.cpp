@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 
 #include <millrace/runtime/models/import/with_onnx/quantized.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/loops/cpu_fused/internal/matrix_states.h>
 
-#include <algorithm>
-
 #include <doctest/doctest.h>
 
 #include "runtime/loops/cpu_fused/fused_cells.h"

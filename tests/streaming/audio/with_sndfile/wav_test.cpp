@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/streaming/audio/wav.h>
 
-#include <cstring>
 #include <fstream>
 
 #include <doctest/doctest.h>

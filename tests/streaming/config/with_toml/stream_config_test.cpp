@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/streaming/config/stream_config.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include <doctest/doctest.h>

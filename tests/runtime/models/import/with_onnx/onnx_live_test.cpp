@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <functional>
 #include <limits>
 
 #include <doctest/doctest.h>
