@@ -12,7 +12,7 @@ namespace millrace {
 /// A convolution over one axis, ONNX Conv with weights [out_channels, in_channels / groups, kernel]:
 ///   y[n, o, l] = Σ_{c, t} w[o, c, t] · x[n, g·in/groups + c, l·stride + t·dilation − pad_before] (+ bias[o]), g the
 ///   group of o.
-/// It is unfold + the dot product of gemm.h: k runs over c, then t; an element of the padding is a zero that takes part
+/// The convolution is unfold + the dot product of gemm.h: k runs over c, then t; an element of the padding is a zero that takes part
 /// like any other.
 struct Conv1dDesc {
   std::int64_t in_channels = 0;

@@ -23,7 +23,7 @@ struct LstmLimits {
   bool registers = false;                     ///< warps may hold weights in registers (`LstmSchedule::held`)
   bool tf32 = false;                          ///< f32 as tf32, with the bits of a device that was made so (CudaOptions::tf32)
 
-  /// With so many multiprocessors left to others; one stays.
+  /// The limits with so many multiprocessors left to others; one stays.
   LstmLimits without(int reserved) const;
   /// The share of one of so many that run at the same time; one multiprocessor at least.
   LstmLimits share(int among) const;

@@ -22,7 +22,7 @@ struct RandomOptions {
 
 /// Random numbers with the extents `dims`.
 ///
-/// They are counter-based (Philox 4x32-10, Salmon et al. 2011), keyed by (seed, number, key) and counted by the place of the element in the order of
+/// The numbers are counter-based (Philox 4x32-10, Salmon et al. 2011), keyed by (seed, number, key) and counted by the place of the element in the order of
 /// rows: neither threads nor other calls matter, and the same call gives the same numbers. The first elements of a longer result are those of a shorter
 /// one. DTypeError; on the CPU alone: UnsupportedError elsewhere.
 Tensor random_numbers(const DDim& dims, std::uint64_t key, const RandomOptions& options, StreamRef stream);

@@ -49,7 +49,7 @@ struct RuntimeOptions {
 ///
 /// Destroying it is safe anywhere, a handler of its own included: it cancels the runs that `async_run` started, which keep alive what they use
 /// and complete with CancelledError. With threads of its own, and destroyed on another thread, it also waits until nothing of them is left.
-/// On an executor of the embedder's they end while that goes on running: `co_await runtime.async_shutdown(use_awaitable)` says when. Runs
+/// On an executor of the embedder's the runs end while that goes on running: `co_await runtime.async_shutdown(use_awaitable)` ends when all have. Runs
 /// that the embedder itself started on `executor()` must have ended before.
 class Runtime {
  public:

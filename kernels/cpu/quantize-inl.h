@@ -31,7 +31,7 @@ class ByteQuotient {
 
   HWY_INLINE ByteQuotient(float divisor, float zero)
       : ByteQuotient(divisor, zero, std::numeric_limits<N>::min() - zero, std::numeric_limits<N>::max() - zero) {}
-  /// With other bounds of the rounded quotient, without zero.
+  /// A quotient with other bounds of the rounded value, without zero.
   HWY_INLINE ByteQuotient(float divisor, float zero, float least, float most) {
     const D d;
     const float inverse = 1.0f / divisor;

@@ -81,7 +81,7 @@ class Implementations {
   }
 
   constexpr const char* op() const noexcept { return op_; }
-  /// In order of preference, the reference last.
+  /// The implementations in order of preference, the reference last.
   constexpr std::span<const One> list() const noexcept { return {list_.data(), count_}; }
 
   /// The first implementation that refuses neither the context nor the arguments. UnsupportedError names the op, the place, and each

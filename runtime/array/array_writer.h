@@ -50,7 +50,7 @@ class ArrayWriter {
   }
   const std::string& name() const { return entry().name; }
 
-  /// As the calls of the array; the array's errors then name this writer and the slot it wrote last.
+  /// The calls of the array, made by this writer: the array's errors then name it, and the slot that it wrote last.
   SlotWrite write(std::int64_t index, LoDTensor value) { return SlotWrite(core_, index, std::move(value), &entry()); }
   SlotWrite append(LoDTensor value) { return SlotWrite(core_, detail::ArrayCore::append, std::move(value), &entry()); }
 

@@ -46,7 +46,7 @@ class BlockWalker : public std::enable_shared_from_this<BlockWalker> {
     /// For each of the block's `appended` arrays, the last op that may append to it; null: none that is under way. A body starts with
     /// the ops that the iteration before left.
     std::vector<GatePtr> appends;
-    /// As new, for the next iteration.
+    /// Becomes as new, for the next iteration.
     void begin_again() {
       next = 0;
       tried.reset();

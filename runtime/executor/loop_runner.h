@@ -34,7 +34,7 @@ class LoopRunner : public std::enable_shared_from_this<LoopRunner> {
   /// Runs a brief loop on the host without a task, where all that it needs is there. False: `run` decides; nothing has happened.
   bool run_at_once(const CompiledOp& op, const ScopePtr& scope);
 
-  /// Held while a loop runs in whatever backend: loops of its group may wait for its end.
+  /// An object that is held while a loop runs, in any backend: loops of its group may wait for its end.
   ConcurrentLoops::End end_of(const CompiledOp& op) const { return ConcurrentLoops::End(groups_.stage(op.op)); }
 
  private:

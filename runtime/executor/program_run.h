@@ -23,7 +23,7 @@ class ProgramRun {
   /// The whole run, its tasks one at a time on `executor`, which outlives it.
   static task<RunResult> run(std::shared_ptr<ProgramRun> self, Executor* executor);
 
-  /// Lets go of what runs have left for later ones (`ExtentValues`): memory was lacking.
+  /// Frees the values that runs have left for later ones (`ExtentValues`): memory was lacking.
   void forget_extent_values() noexcept { state_->forget_extent_values(); }
 
  private:

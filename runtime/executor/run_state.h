@@ -19,7 +19,7 @@ namespace millrace {
 
 using ScopePtr = std::shared_ptr<VarScope>;
 
-/// In a handler: whether the task ends because a scope around it was cancelled. Then the waiters for its results are cancelled too, or
+/// Whether the task ends because a scope around it was cancelled. Called while its exception is handled. Then the waiters for its results are cancelled too, or
 /// get the cause from the op around it, and not that another task was cancelled.
 bool is_cut_off(const TaskInfo& task);
 
@@ -59,13 +59,13 @@ class RunState {
   task<void> wait_for(VarId var, ScopePtr scope) const;
 
   StreamRef stream(const CompiledOp& op, const VarScope& scope) const;
-  /// With streams of the run's own, where the place has such.
+  /// The device of the run, with streams of the run's own where the place has such.
   Device& device() const noexcept { return *device_; }
   StreamRef host_stream() const { return host_ ? (*host_)->stream(0) : device_->stream(0); }
   /// "op matmul of block 1, iteration 3".
   std::string whose(const CompiledOp& op, const VarScope& scope) const;
 
-  /// The rows of the trace: of an op's stream, and of a block; 0 when nobody traces.
+  /// The tracks of an op's stream and of a block in the trace; 0 without a trace.
   std::uint64_t track(const CompiledOp& op, const VarScope& scope) const;
   std::uint64_t block_track(int block) const;
 

@@ -34,7 +34,7 @@ class VarScope : public std::enable_shared_from_this<VarScope> {
   std::shared_ptr<VarScope> new_child(std::size_t vars, int block, std::int64_t iteration) {
     return std::make_shared<VarScope>(shared_from_this(), vars, block, iteration, count_);
   }
-  /// A step scope that nobody else holds becomes that of another iteration: as new.
+  /// Makes a step scope, which has no other holder, the new scope of another iteration.
   void begin_iteration(std::int64_t iteration);
   /// A scope that is no step scope and that nobody else holds becomes that of another run of its block, in `parent`; `leave` lets go of all
   /// values and of the parent.

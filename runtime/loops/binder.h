@@ -23,7 +23,7 @@ struct BoundInput {
   std::vector<std::int64_t> begin;
   /// The rows of each iteration; where `whole` is set, only those of iterations that read before slot 0.
   std::vector<Tensor> slots;
-  /// In the place of `whole` and `slots`: rows that stand apart; `begin` counts them.
+  /// Rows that stand apart, which take the place of `whole` and `slots`; `begin` counts them.
   std::shared_ptr<const detail::PickedRows> picked;
 };
 

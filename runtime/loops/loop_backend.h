@@ -70,7 +70,7 @@ class LoopRun : public Pooled {
   /// After `finish`: the point at which a loop that goes on by itself is done. Its awaiter calls `cancel` when it is cancelled. Nothing:
   /// nobody needs to await the loop.
   virtual std::optional<Point> end() const { return std::nullopt; }
-  /// Nobody wants the results any more: the device leaves the loop at an iteration of its choice.
+  /// The results are not wanted any more: the device leaves the loop at an iteration of its choice.
   virtual void cancel() noexcept {}
   /// After `finish`: arrays, and slots of them by iteration, that are ready one by one, as a kernel comes to them.
   virtual std::vector<std::pair<TensorArray, LoopOperands::Slots>> marked_slots() const { return {}; }
@@ -90,7 +90,7 @@ class LoopStages : public Pooled {
   LoopStages(const LoopStages&) = delete;
   LoopStages& operator=(const LoopStages&) = delete;
 
-  /// As LoopRun::advance, for all of them.
+  /// Advances all runs, each as LoopRun::advance does.
   virtual bool advance(std::int64_t end) = 0;
   /// Iterations to advance by where slots pass.
   virtual std::int64_t stride() const = 0;

@@ -36,7 +36,7 @@ struct LoopForm {
     Sum roots;           ///< the canonical sum of `first`: two numbers are equal where their canonical sums are
     VarId var = no_var;  ///< of the body, which holds the number; none where no var does
 
-    /// This less `other`, the same in every iteration; nothing where that depends on the iteration or on values.
+    /// The difference of this number and `other`, if it is one number in every iteration; nothing where it depends on the iteration or on values.
     std::optional<std::int64_t> ahead_of(const Index& other) const;
   };
   /// A slot that each iteration reads, and no op writes while the loop runs.

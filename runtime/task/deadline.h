@@ -10,7 +10,8 @@
 
 namespace millrace {
 
-/// A part of a task that is cancelled at a time: while it lives, the task obeys it, and through it what the task obeyed before.
+/// A part of a task that is cancelled at a time. While the region lives, the task obeys its cancellation, and through it the cancellation that the task
+/// obeyed before.
 class DeadlineRegion {
  public:
   DeadlineRegion(TaskInfo& task, Duration after);

@@ -103,7 +103,7 @@ class Executor {
     const TimePoint from = now();
     return from + std::min(duration, last_time - from);
   }
-  /// In 146 years: the sum with the time at which a steady clock began is still a time.
+  /// A time in 146 years: its sum with the time at which a steady clock began is still a time.
   static constexpr TimePoint last_time = TimePoint::max() / 2;
   /// Fires `timer` once `now() >= when`; timers of one instant fire in the order in which they were added.
   virtual void add_timer(Timer& timer, TimePoint when) noexcept = 0;

@@ -52,7 +52,7 @@ class JoinWait final : public Wait {
 class Scope {
  public:
   enum class Cancellation { inherited, shielded };
-  /// A shielded scope is not cancelled with its owner: for what must still be said and done then.
+  /// A shielded scope is not cancelled with its owner: it is for the work that must still be done then.
   explicit Scope(TaskInfo& owner, Cancellation cancellation = Cancellation::inherited);
   ~Scope() { state_->abandon(thrown_); }
   Scope(const Scope&) = delete;

@@ -16,11 +16,11 @@ namespace millrace {
 /// events. Not thread-safe.
 class TraceJson {
  public:
-  /// Appends what comes first to `out`.
+  /// Appends the head of the JSON to `out`.
   static void begin(std::string& out) { out += "{\"traceEvents\":["; }
   /// Appends an event. `tracks` are the names of tracks from 1 on.
   void add(const Tracer::Event& event, const std::vector<std::string>& tracks, std::string& out);
-  /// Appends what comes last.
+  /// Appends the tail of the JSON.
   static void end(std::string& out) { out += "\n],\"displayTimeUnit\":\"ns\"}\n"; }
 
  private:

@@ -17,14 +17,14 @@ namespace millrace {
 class RangeSink {
  public:
   virtual ~RangeSink() = default;
-  /// Gives what `end` takes, never 0.
+  /// Begins a range, and gives its number for `end`, never 0.
   virtual std::uint64_t begin(const char* category, std::string_view name, std::int64_t step) = 0;
   virtual void end(std::uint64_t range) noexcept = 0;
   virtual void mark(const char* category, std::string_view name, std::int64_t step) = 0;
 };
 
 struct TracerOptions {
-  /// Keeps events for `events` and `to_json`. Without it, loops run as if nobody traced, and only their ranges are seen.
+  /// Keeps events for `events` and `to_json`. Without it, loops run as in a run without a trace, and their ranges alone are seen.
   bool record = true;
   std::shared_ptr<RangeSink> ranges;  ///< such as `make_nvtx_ranges()`; null: none
   /// Where events go as they end, as `to_json` would write them, instead of being kept in memory; empty: nowhere. It appears with `finish`.
@@ -77,7 +77,7 @@ class Tracer {
   /// Writes that JSON into a file, whole or not at all. IoError names it.
   void save(const std::filesystem::path& path) const;
   /// Ends the file of `TracerOptions::file`, at most once; nothing may be traced after it. Gives the number of events that were left out.
-  /// IoError for what went wrong while it was written, ArgumentError without a file.
+  /// IoError for a write that failed, ArgumentError without a file.
   std::uint64_t finish();
 
  private:

@@ -39,7 +39,7 @@ class GradientSum final : public RunExchange {
   task<Value> receive(std::string input, Scope* rest) override;
   task<void> send(std::string output, Value gradient, Scope* rest) override;
 
-  /// In the place of a run, for a rank whose share is empty: zeros.
+  /// Sends zeros, in the place of a run, for a rank whose share is empty.
   void send_zeros();
   /// After the run: waits for the buckets of all ranks. By output. Errors of the communicator.
   Tensors sums();

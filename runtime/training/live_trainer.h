@@ -52,7 +52,7 @@ class LiveTrainer {
   void learn(const std::map<std::string, TensorArray>& rows, const std::function<void(const Trainer::Step&)>& after = {});
 
   /// A new sequence begins: from `states`, [1, …] by the names of the model's inputs, and zeros for those that are left out; no gradient reaches back behind
-  /// this. Weights and optimizer stay. ArgumentError for what is no state, DTypeError or ShapeError for one that does not fit; nothing is changed then.
+  /// this. Weights and optimizer stay. ArgumentError for a name of no state, DTypeError or ShapeError for a state that does not fit; nothing is changed then.
   void reset(const Tensors& states = {});
 
   /// Rows of the sequence so far.

@@ -42,7 +42,7 @@ struct ModelSpec {
   enum class Loss : std::uint8_t { cross_entropy, mse };
   std::vector<LayerSpec> layers;
   Loss loss = Loss::cross_entropy;
-  /// Targets for sequences: what is behind the last recurrent layer sees one row for each sequence, of its states (`last`: both directions
+  /// Targets for sequences: the layers behind the last recurrent one see one row for each sequence, made of its states (`last`: both directions
   /// side by side) or of its rows.
   Pooling pooling = Pooling::last;
   std::optional<DecoderSpec> decoder;  ///< of targets that are tokens, and only there; the layers are its encoder, and one is recurrent

@@ -9,8 +9,8 @@
 
 namespace millrace {
 
-/// Whether one more session may start, by the steps a second that a server holds. A session is taken to need its rate until a second or two have shown what
-/// it does; sessions that do less leave room, those that send as fast as they can count for their rate. No I/O, no clock of its own; not thread-safe.
+/// Decides whether one more session may start, by the steps a second that a server holds. A session counts for its rate until a second or two have shown its
+/// load. Sessions with a smaller load leave room; sessions that send as fast as they can count for their rate. No I/O, no clock of its own; not thread-safe.
 ///
 ///     load = min(sessions × rate, steps a second as measured + young sessions × rate)          refused where load + rate > capacity
 ///

@@ -28,12 +28,12 @@ struct LiveOrigin {
   std::uint64_t seq = 0;
 };
 
-/// Forms each tick from whatever sequences are ready: no clock, no window, no polling. Sans-I/O: whoever drives it calls `take` when
-/// `ready`, has a StateSlab run the tick (on any thread), and hands the result to `finish`. At most one tick is out at a time; what becomes
-/// ready meanwhile joins the next. A sequence is ready when each of its sources holds a row and it may step. Not thread-safe.
+/// Forms each tick from the sequences that are ready: no clock, no window, no polling. The class does no I/O: its driver calls `take` when
+/// `ready`, has a StateSlab run the tick (on any thread), and hands the result to `finish`. At most one tick is out at a time; sequences that become
+/// ready meanwhile join the next. A sequence is ready when each of its sources holds a row and it may step. Not thread-safe.
 ///
-/// A tick takes every ready sequence that keeps its pace: one with at most `few_rows` rows that wait. Sequences that are ahead of theirs, because somebody sends
-/// faster than they step, share what `limit_ahead` leaves them, in turns; they have no limit while no other sequence lives.
+/// A tick takes every ready sequence that keeps its pace: one with at most `few_rows` rows that wait. Sequences that are ahead of theirs, because their clients send
+/// faster than they step, share the rows that `limit_ahead` leaves them, in turns; they have no limit while no other sequence lives.
 class Batcher {
  public:
   /// Where results go.

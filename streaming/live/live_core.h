@@ -131,7 +131,7 @@ class LiveSessionState final : public LiveSequence, public std::enable_shared_fr
   LiveSessionState(std::shared_ptr<LiveCore> core, std::string name, SavedState from);
   ~LiveSessionState() override;
   void begin();
-  /// Takes effect when what was said before has: `mark` is gone then, or why it cannot is in `refused`.
+  /// Queues a mark, which takes effect when all before it has: then `mark` is gone, or `refused` holds the reason why it cannot.
   void say(Mark next);
   /// The task that said `mark` waits no longer: a mark that has not begun to take effect never does.
   void withdraw() noexcept;

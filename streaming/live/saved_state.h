@@ -30,15 +30,15 @@ struct SavedState {
   std::vector<std::string> segmenters{};  ///< where each stands (Segmenter::save); none: no segments are wanted
 };
 
-/// States of one model as bytes that their holder can keep but not make or change. The bytes are not secret: they hold what came of their owner's rows.
+/// States of one model as bytes that their holder can keep but not make or change. The bytes are not secret: they hold values that were made of their owner's rows.
 ///
 ///     "MRS" and a version (4 bytes) | fingerprint of the model (64 hexadecimal digits) | counts, values and pending bytes | HMAC-SHA256 (32 bytes)
 ///
 /// Immutable; thread-safe.
 class StateSeal {
  public:
-  /// `also`: what else has to be the same where a sequence goes on, beside the recurrence. `segmenters`: how many a state may hold. `of_audio`: bytes that its
-  /// audio may hold beside rows.
+  /// `also`: further settings that have to be equal where a sequence goes on, beside the recurrence. `segmenters`: the most segmenters of a state. `of_audio`: bytes
+  /// that its audio may hold beside rows.
   StateSeal(std::shared_ptr<const Recurrence> recurrence, StateKey key, std::string also = {}, std::size_t segmenters = 0,
             std::size_t of_audio = 0);
 

@@ -73,8 +73,8 @@ class Server {
 
   std::string address() const;
   std::uint16_t port() const;
-  /// A connection that somebody else accepted, on the context's executor, from `peer`: it is served as those of the listener are, without `tls`.
-  /// One that comes after `drain` is closed.
+  /// Serves a connection that the caller accepted, on the context's executor, from `peer`, as a connection of the listener, but without `tls`.
+  /// A connection that comes after `drain` is closed.
   void serve(ByteStream bytes, const boost::asio::ip::address& peer);
   /// Stops listening, reads no more, answers what has arrived, tells every session that the server goes away, and closes. A second call
   /// closes at once.

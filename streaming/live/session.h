@@ -86,7 +86,7 @@ class Session final : private LiveSequence {
   bool has_output() const noexcept { return !outgoing_.empty(); }
   Message take_output();
   void written(std::size_t bytes);
-  /// More is about to be said, whatever the client does, and little waits: replies to the rows of one chunk may go out together. `on_change`
+  /// More replies will come without another message of the client, and few wait: replies to the rows of one chunk may go out together. `on_change`
   /// follows.
   bool about_to_say_more() const noexcept;
   /// Nothing will be added to the output: when it is empty, close with `close_code`.

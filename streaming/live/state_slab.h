@@ -20,9 +20,9 @@ namespace millrace {
 class Tracer;
 
 /// The states of all live sequences of one recurrence on one device, one row a slot, and the arithmetic of a tick. Bits never depend on the
-/// slot or on who shares the tick. A tick waits for the device, which somebody else must drive. One tick at a time; not thread-safe.
+/// slot or on the other sequences of the tick. A tick waits for the device, which another thread must drive. One tick at a time; not thread-safe.
 ///
-/// The state of a slot changes when all of its step is known to be good, so who shares a tick with a failure goes on with the same bits: after one
+/// The state of a slot changes when all of its step is known to be good, so a sequence that shares a tick with a failure goes on with the same bits. After a failure
 /// that left the device good (memory ran out, an index outside) the streams are renewed and each row is tried alone. A sequence whose state could not
 /// be written, which shows later than its tick, fails at its next step. Once the device is lost every row fails with PlaceLostError.
 class StateSlab {

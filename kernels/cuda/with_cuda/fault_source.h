@@ -24,7 +24,7 @@ enum class FaultyOp : FaultSource {
   gather_tree,
 };
 
-/// As errors name it.
+/// The name of a kernel in errors.
 inline const char* name_of_source(FaultSource source) {
   static constexpr const char* names[] = {"a kernel",     "gather",     "gather_elements",    "gather_nd",        "gather_rows",
                                           "scatter_rows", "scatter_nd", "scatter_elements",   "reverse_sequence", "sequence_scatter",

@@ -59,7 +59,7 @@ class LocalOperation final : public std::enable_shared_from_this<LocalOperation>
   /// Starts the clock of the deadline, if there is one. Before any other thread knows the operation.
   void start_clock();
 
-  /// These with the mutex of the world held. `add` is true when all have come.
+  /// `add` and `has` are called with the mutex of the world held. `add` is true when all ranks have come.
   bool add(int rank, LocalPart part);
   bool has(int rank) const;
   /// "all_reduce (sum) of f32[4] on communicator 'x' of 3 ranks".

@@ -68,7 +68,7 @@ class TcpWorld final : public std::enable_shared_from_this<TcpWorld> {
   /// ArgumentError when this rank is there already.
   void enter(const std::string& channel);
   void leave(const std::string& channel) noexcept;
-  /// In the order of the calls, behind `begin`. The point is decided once.
+  /// Starts a message behind the points of `begin`; messages go in the order of the calls. The point is decided once.
   Point start(TcpMessagePtr message, const std::vector<Point>& begin);
 
   void abort(const std::string& reason) noexcept;
@@ -90,7 +90,7 @@ class TcpWorld final : public std::enable_shared_from_this<TcpWorld> {
   void listen();
   std::string title() const;
 
-  // On the world's thread.
+  // Called on the world's thread.
   void add(const TcpMessagePtr& message);
   void begin(const TcpMessagePtr& message, std::exception_ptr error);
   void start_clock(const TcpMessagePtr& message);

@@ -78,7 +78,7 @@ class MpiWorker final {
   MpiWorker() = default;
   void start();
 
-  // On the thread.
+  // Called on the worker's thread.
   void run() noexcept;
   void initialise();
   void loop();

@@ -24,7 +24,7 @@ class FusedLoop {
   FusedLoop(const Program& program, int block, const Op& loop);
 
   const LoopForm& form() const noexcept { return form_; }
-  /// The iteration before and after each pass, and what runs when.
+  /// The iteration before and after each pass, and the order in which its parts run.
   std::string to_string() const;
 
  private:

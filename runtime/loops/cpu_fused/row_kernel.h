@@ -60,8 +60,8 @@ class RowKernel {
   const std::vector<MatrixSource>& matrices() const noexcept { return matrices_; }
 
   /// Weights that are shared inputs, such as a matrix that the program computes, are packed once they are known: before the first run, and
-  /// again when they change. `shared` holds the shared inputs in order. The stream packs them, in memory of its own; they are there for what it
-  /// runs later.
+  /// again when they change. `shared` holds the shared inputs in order. The stream packs them, in memory of its own; its later work finds them
+  /// there.
   RowWeights weights(std::span<const Tensor> shared, StreamRef stream) const;
   /// Whether `weights` depends on its argument.
   bool packs_inputs() const noexcept { return !late_matrices_.empty() || !late_cells_.empty(); }

@@ -37,14 +37,14 @@ struct LoopIteration {
 
 /// One run of a loop. Everything on the device, contiguous, and of the extents of the iteration; `inputs` and `outputs` but for their rows.
 struct LoopSlots {
-  /// Where each iteration's slot begins, and what owns that.
+  /// The beginning of each iteration's slot, and the tensors that own the slots.
   struct Input {
     std::vector<const void*> slots;
     std::vector<Tensor> held;
   };
   std::int64_t iterations = 0;     ///< at least 1
   std::vector<std::int64_t> rows;  ///< by iteration, with `ragged`
-  /// With `moves`, by iteration: which rows of the iteration before it goes on with (none for iteration 0).
+  /// With `moves`, for each iteration the rows of the iteration before that it goes on with (none for iteration 0).
   std::vector<std::vector<std::int64_t>> kept;
   std::vector<Input> inputs;
   std::vector<Tensor> states;   ///< before the first iteration
@@ -69,7 +69,7 @@ class LoopGraph {
   virtual void cancel(std::int64_t run) noexcept = 0;
 };
 
-/// Records. UnsupportedError says what of the iteration cannot be recorded; others are those of its ops.
+/// Records the iteration as a graph. UnsupportedError names the part of the iteration that cannot be recorded; other errors are those of its ops.
 std::shared_ptr<LoopGraph> record_loop(const std::shared_ptr<RecordingDevice>& device, const LoopIteration& iteration);
 
 }  // namespace millrace::cuda

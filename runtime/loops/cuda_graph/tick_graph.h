@@ -54,12 +54,12 @@ class TickGraph {
     std::shared_ptr<const std::atomic<bool>> begun{};  ///< once `done` failed: false, the device was given nothing of it
   };
   /// One step of `slots`, at least one and at most `rows`, none twice; row i of each input, on the host and contiguous, is that of slots[i].
-  /// Not waited for: steps that are started one behind the other run in that order, and what fails there fails `done`. Nothing of the device is
+  /// The call does not wait: steps run in the order in which they were started, and a failure of one fails its `done`. Nothing of the device is
   /// allocated. OutOfMemoryError when there is no pinned memory, before anything is enqueued.
   virtual Started start(const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs) = 0;
 };
 
-/// Records. UnsupportedError says what of the step cannot be recorded; others are those of its ops.
+/// Records the step as a graph. UnsupportedError names the part of the step that cannot be recorded; other errors are those of its ops.
 std::shared_ptr<TickGraph> record_tick(const std::shared_ptr<RecordingDevice>& device, const TickStep& step);
 
 }  // namespace millrace::cuda

@@ -40,7 +40,7 @@ class CellLoop {
   /// Values that the kernel writes: an output of the iteration's program or a state, by output of the plan. And the extents of one row of it.
   const std::vector<Source>& written() const noexcept { return written_; }
   const std::vector<DDim>& written_dims() const noexcept { return written_dims_; }
-  /// Where the value of `source` stands among what is written.
+  /// The place of the value of `source` in `written()`.
   std::size_t place(const Source& source) const;
 
   std::string to_string() const;

@@ -72,8 +72,9 @@ class DeviceStep {
   const DeviceStepForm& form() const noexcept { return form_; }
   /// The slabs, [slots, …] by state, have moved: graphs are made anew.
   void moved(const std::vector<Tensor>& slabs);
-  /// One step of `slots`, in place; `inputs` on the host, [rows, …]. Not waited for: the outputs are on the host when `done` is, steps run in the
-  /// order they were started in. UnsupportedError, before anything is enqueued, says what cannot be recorded, OutOfMemoryError that memory ran out.
+  /// One step of `slots`, in place; `inputs` on the host, [rows, …]. The call does not wait: the outputs are on the host when `done` is reached, and
+  /// steps run in the order in which they were started. Errors come before anything is enqueued: UnsupportedError names the part that cannot be recorded,
+  /// OutOfMemoryError says that memory ran out.
   using Started = cuda::TickGraph::Started;
   Started start(const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs);
   /// Makes ready for so many rows, as `start` would.

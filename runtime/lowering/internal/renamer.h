@@ -21,7 +21,7 @@ class Renamer {
   void apply(Op& op) const {
     for (VarId& input : op.inputs) input = at(input);
   }
-  /// In all blocks.
+  /// Renames in all blocks.
   void apply() const {
     for (std::size_t i = 0; i < program_.blocks().size(); ++i) {
       Block& block = program_.block(static_cast<int>(i));

@@ -21,7 +21,7 @@ void visit_floats(const std::string& name, DType dtype, F&& f) {
   });
 }
 
-/// Row-major elements on the host; the tensor itself where that is what it is.
+/// Row-major elements on the host; the tensor itself where its elements lie so.
 inline Tensor dense(const Tensor& tensor) {
   return tensor.is_contiguous() && tensor.host_accessible() ? tensor : tensor.copy_to(CpuPlace{});
 }

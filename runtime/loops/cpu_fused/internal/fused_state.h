@@ -43,7 +43,7 @@ class LineArena {
 class LineBuffer {
  public:
   void resize(std::int64_t bytes, LineArena& arena, StreamRef stream) { first_ = arena.take(bytes, stream); }
-  /// The elements of a tensor that somebody else keeps.
+  /// Takes the elements of a tensor in place of memory of its own; the caller keeps the tensor.
   void stand_in(const Tensor& memory) { first_ = static_cast<std::byte*>(memory.raw_mutable()); }
   std::byte* data() const { return first_; }
 
@@ -63,9 +63,9 @@ struct IterationRows {
   std::vector<std::int64_t> begin = {};
 };
 
-/// A run of a fused loop: what it works on (fused_prepare.cpp), and how its rows go through the iterations (fused_run.cpp).
+/// A run of a fused loop: its operands (fused_prepare.cpp), and the way of its rows through the iterations (fused_run.cpp).
 struct FusedRun::State {
-  /// Iteration t takes what iteration t + `shift` of another run made.
+  /// Another run that feeds this one: iteration t takes the value that its iteration t + `shift` made.
   struct Feeder {
     std::shared_ptr<State> run;
     std::int64_t shift = 0;

@@ -62,7 +62,8 @@ struct DeviceRows {
   std::vector<std::vector<std::int64_t>> who;  // by iteration and row: its row in the first iteration; empty: in order
   bool reversed = false;  // the iterations go from the last slot of their inputs to the first; rows stand in the slots' order
 
-  /// With `arriving`, of the inputs only how many rows they will have. UnsupportedError says which values do not fit.
+  /// Binds the operands. With `arriving`, the inputs' slots are still to come, and their numbers of rows alone are read. UnsupportedError names the values that do
+  /// not fit.
   void read(bool arriving = false) {
     LoopBinder binder(form, operands, stream);
     reversed = operands.read[0].stride < 0;
