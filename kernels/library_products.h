@@ -8,11 +8,11 @@
 #include <millrace/tensor/device.h>
 
 /// Products of matrices by a vendor's library (cuBLASLt), beside our own kernels, which always exist. A device takes the library for a product
-/// x[M, K] · W[K, N] only where a **probe** on that device showed that one of its algorithms has the bits of our kernels: for each dtype, K, N and
-/// order of W, the first time that such a product is large enough to gain (2²⁰ multiply-adds), the algorithms that cuBLASLt proposes (at most 16,
-/// without split K and reductions) run over row counts of 1 to 4096 on random numbers, signed zeros, subnormals and infinities among them, and
-/// each result is compared with ours, all bytes. The first that differs nowhere serves every M from then on, 4096 rows at a time at most, and for up
-/// to 32 and 256 rows the first of four that are proposed for few rows and differ nowhere up to there; else ours does. So it changes no result, and a
+/// x[M, K] · W[K, N] only where a **probe** on that device showed that one of its algorithms has the bits of our kernels. A probe is made for each
+/// dtype, K, N and order of W, the first time that such a product is large enough to gain (2²⁰ multiply-adds). The algorithms that cuBLASLt proposes
+/// (at most 16, without split K and reductions) run over row counts of 1 to 4096, on random numbers with signed zeros, subnormals and infinities among
+/// them. All bytes of each result are compared with ours. The first algorithm that differs nowhere serves every M from then on, 4096 rows at a time at
+/// most. For up to 32 and 256 rows the first of four that are proposed for few rows, and differ nowhere up to there, serves. Without one ours does. So it changes no result, and a
 /// probe that is not taken costs speed alone. A probe takes a minute or one algorithm more at the very most, and 512 MiB at most (else ours is kept),
 /// during which the caller of the first such product waits; a device probes 64 products at most. Nothing is probed while a graph is recorded: products that are
 /// not known by then are ours. The library is loaded when the first product is large enough. `CudaOptions::library_products`, or MILLRACE_CUBLASLT=off

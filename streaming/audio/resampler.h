@@ -30,8 +30,8 @@ class Resampler {
   void end(std::vector<float>& output);
 
   /// Appends at most `most_saved_bytes`, from which `load` goes on with the same bits: the samples that the filter still reaches. UnsupportedError where the
-  /// converter's place between two samples is rounded at each step and cannot be found again (rates whose ratio needs another denominator than 1, 2, 4 … 64,
-  /// such as 44,100 to 16,000 Hz), and where the filter reaches over too many samples.
+  /// filter reaches over too many samples, and where the converter's place between two samples cannot be found again: it is rounded at each step if the ratio of
+  /// the rates needs another denominator than 1, 2, 4 … 64, such as 44,100 to 16,000 Hz.
   void save(std::string& to) const;
   /// Goes on from the bytes of `save`. The resampler was made like the one that saved, and was not fed. ParseError for bytes that no `save` of such a one
   /// appends.

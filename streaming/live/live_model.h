@@ -93,8 +93,8 @@ class LiveSessionState;
 /// back of what it has done and does nothing later: a reset or finish that still waits for its turn never happens. The session goes on. With a deadline an
 /// operation that takes longer is cancelled, and throws DeadlineError.
 ///
-/// Memory that runs out (std::bad_alloc, OutOfMemoryError) changes nothing, so that the operation can be called again, but for a `push` of inner sequences, which
-/// ends the session with the error, and one that queued some of its rows, which ends it after some seconds in which none was found for the others.
+/// Memory that runs out (std::bad_alloc, OutOfMemoryError) changes nothing, so that the operation can be called again. There are two exceptions. A `push` of inner
+/// sequences ends the session with the error. A `push` that has queued some of its rows ends it after some seconds without memory for the others.
 ///
 /// Operations that say something (all but `next` and `cancel`) take effect in order, one at a time: ArgumentError while another is under way. `next` may
 /// run beside them, and has to where more is said than the queues hold. Errors: ArgumentError, DTypeError, ShapeError, LoDError and UninitializedError name the

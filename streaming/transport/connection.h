@@ -59,9 +59,9 @@ void accept_stream(ByteStream bytes, AcceptOptions options, MessageStreamHandler
 void connect_stream(const boost::asio::any_io_executor& executor, StreamUrl url, ConnectOptions options, MessageStreamHandler handler);
 
 /// Server side: agrees on TLS where `tls` says so, tells plain TCP from WebSocket by the first four bytes, asks for a token where there are some,
-/// and completes with (error_code, unique_ptr<MessageStream>) once the peer may send its `start`. Closes the socket and completes with
-/// ErrorCode::idle after `limits.handshake`, with ErrorCode::refused for a token that is missing or unknown (the peer is told) and for a request
-/// that WebSocket refuses, with TLS's own code for a peer that does not speak it. A page that was asked for is given, and then completes with
+/// and completes with (error_code, unique_ptr<MessageStream>) once the peer may send its `start`. On failure the socket is closed. The error is
+/// ErrorCode::idle after `limits.handshake`; ErrorCode::refused for a token that is missing or unknown (the peer is told), and for a request
+/// that WebSocket refuses; TLS's own code for a peer that does not speak it. A page that was asked for is given, and the operation completes with
 /// eof. Associated executor, allocator and cancellation (terminal) are honoured.
 template <class Token>
 auto async_accept_stream(boost::asio::ip::tcp::socket socket, AcceptOptions options, Token&& token) {

@@ -11,8 +11,8 @@
 
 #include <millrace/runtime/loops/cuda_graph/loop_graph.h>
 
-/// One step of live sequences as one CUDA graph: its first kernel reads the rows that arrived from the host's memory, the states of those that step are
-/// taken from slabs by slot, the kernels of the step follow, its last ones write the outputs to the host's memory and next states to the slots.
+/// One step of live sequences as one CUDA graph. Its first kernel reads the rows that arrived from the host's memory. Then the states of the sequences that
+/// step are taken from slabs, by slot, and the kernels of the step follow. The last kernels write the outputs to the host's memory, and the next states to the slots.
 namespace millrace::cuda {
 
 /// The operands of a step.
