@@ -146,7 +146,7 @@ class Machine {
     return false;
   }
 
-  /// Whether an input that lies where an output does is the only one there, and takes what the run before left, part by part.
+  /// Whether an input that lies where an output does is the only one there, and takes what the run before left, section by section.
   template <class F>
   bool keeps_sections_apart(const F& track_of, std::int64_t rows, std::int64_t runs) const {
     for (const std::size_t output : plan_.given) {
@@ -180,7 +180,7 @@ class Machine {
     });
   }
 
-  /// Sections [first, last): row by row, and part by part of a row, through all runs.
+  /// Sections [first, last): row by row, and section by section of a row, through all runs.
   template <class F>
   void run_sections(const F& track_of, std::int64_t rows, std::int64_t runs, std::size_t first, std::size_t last) {
     const RowPlan::State::Sections& sections = *plan_.sections;

@@ -60,17 +60,17 @@ struct RowPlan::State {
     std::int64_t offset = 0;
     bool local = false;
   };
-  /// Equal parts of a row that never read each other, such as the heads of an attention whose states are matrices. Many runs may take one part through
-  /// all of them, and then the next one: the states of a part stay in the first cache.
+  /// Equal sections of a row that never read each other, such as the heads of an attention whose states are matrices. One section may go through many runs
+  /// before the next one does: the states of a section stay in the first cache.
   struct Sections {
-    std::vector<std::vector<RowOp>> ops;  ///< of each part, in the order of `desc.ops`
-    cpu::RowFunctionTable functions;      ///< the same for all parts
-    /// An input and an output, by register, of which each part reads no more than it wrote in the run before.
+    std::vector<std::vector<RowOp>> ops;  ///< of each section, in the order of `desc.ops`
+    cpu::RowFunctionTable functions;      ///< one table for all sections
+    /// An input and an output, by register: of the input each section reads no more than it wrote to the output in the run before.
     struct Handed {
       std::size_t input = 0;
       std::size_t output = 0;
-      /// The elements of part 0, and how far the parts are apart, where one op reads all of them and writes the output, which may then lie where the input
-      /// does; nothing where several ops do.
+      /// The elements of section 0, and the distance between sections, where one op reads all elements and writes the output, which may then lie where the
+      /// input does; nothing where several ops do.
       std::optional<RowOperand> in_place;
     };
     std::vector<Handed> handed;
