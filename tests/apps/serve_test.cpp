@@ -9,7 +9,6 @@
 
 #include <apps/serving.h>
 #include <millrace/runtime/files/npy.h>
-#include <millrace/runtime/program/storage.h>
 #include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/client/stream_client.h>
 #include <millrace/streaming/protocol/frame.h>

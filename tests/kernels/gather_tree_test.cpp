@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
-#include <millrace/tensor/copy.h>
 
 namespace millrace::testing {
 namespace {

@@ -7,7 +7,6 @@
 
 #include <millrace/runtime/lowering/internal/loop_numbers.h>
 #include <millrace/runtime/lowering/internal/loop_place.h>
-#include <millrace/runtime/program/errors.h>
 
 namespace millrace::autodiff {
 

@@ -15,7 +15,6 @@
 #include <millrace/runtime/array/unpack.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/scope.h>
-#include <millrace/tensor/copy.h>
 #include <support/drive.h>
 
 namespace millrace {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layers of a network as programs on ranks of their own: each loop reads an array that another rank writes, and they run as a wavefront.
-#include <millrace/runtime/distributed/remote_array.h>
 
 #include <doctest/doctest.h>
 

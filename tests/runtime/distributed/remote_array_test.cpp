@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include <millrace/runtime/array/unpack.h>
 #include <millrace/runtime/distributed/local.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/errors.h>

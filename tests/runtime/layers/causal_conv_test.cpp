@@ -7,7 +7,6 @@
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/builder/ops.h>
-#include <millrace/runtime/layers/conv1d.h>
 #include <millrace/runtime/lowering/recurrence.h>
 
 #include "runtime/loops/cpu_fused/fused_cells.h"

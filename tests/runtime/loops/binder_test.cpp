@@ -6,7 +6,6 @@
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/array/unpack.h>
-#include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/program/errors.h>
 #include <millrace/tensor/device.h>
 

@@ -9,7 +9,6 @@
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/array/unpack.h>
-#include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/loops/cpu_fused/fused_backend.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/tensor/device.h>

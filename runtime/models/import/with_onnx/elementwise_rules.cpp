@@ -5,7 +5,6 @@
 #include <millrace/runtime/models/import/with_onnx/formula.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
-#include <millrace/runtime/models/import/with_onnx/tensor_proto.h>
 #include <millrace/tensor/checked.h>
 
 namespace millrace::importing {

@@ -7,7 +7,6 @@
 #include <string>
 
 #include <millrace/runtime/executor/run_program.h>
-#include <millrace/runtime/program/text.h>
 #include <support/bytes.h>
 #include <support/drive.h>
 #include <support/random.h>
