@@ -5,6 +5,7 @@
 #include <millrace/runtime/lowering/join_arithmetic.h>
 #include <millrace/runtime/lowering/join_attention.h>
 #include <millrace/runtime/lowering/join_convolutions.h>
+#include <millrace/runtime/lowering/join_filters.h>
 #include <millrace/runtime/lowering/join_integers.h>
 #include <millrace/runtime/lowering/join_picks.h>
 #include <millrace/runtime/lowering/join_windows.h>
@@ -17,6 +18,7 @@ namespace millrace {
 
 void lower_for_runs(Program& program, const Place& place) {
   fold_constants(program);
+  if (place.is_cpu()) join_filters(program);
   skip_views(program);
   if (place.is_cpu()) join_picks(program);
   drop_unread(program);

@@ -25,7 +25,7 @@ class Skipper {
       same_.apply(op);
       if (op.type == "tensor_array_stack" && op.attributes.get_or("axis", std::int64_t{0}) == 0)
         stacks_.emplace(op.inputs[0], op.outputs[0]);
-      changed = skip(op) || join(op) || changed;
+      changed = skip(op) || undo(op) || join(op) || changed;
       for (const VarId output : op.outputs) makers_[output] = &op;
     }
     if (changed) same_.apply();
@@ -44,13 +44,49 @@ class Skipper {
     if (view == nullptr) return false;
     const auto stack = stacks_.find(view->array);
     if (stack == stacks_.end() || !in_order(view->axes)) return false;
-    if (program_.var(stack->second).type != program_.var(op.outputs[0]).type) return false;
+    return program_.var(stack->second).type == program_.var(op.outputs[0]).type && put_in_place(op, stack->second);
+  }
+  /// Readers of the op's output read `var`, which holds the same.
+  bool put_in_place(Op& op, VarId var) {
     if (!is_output(program_, op.outputs[0])) {
-      same_.rename(op.outputs[0], stack->second);
+      same_.rename(op.outputs[0], var);
     } else {
-      op = Op{"identity", {stack->second}, op.outputs, {}, op.label};
+      op = Op{"identity", {var}, op.outputs, {}, op.label};
     }
     return true;
+  }
+
+  /// A view of a view that shows what the first one saw.
+  bool undo(Op& op) {
+    if (op.type != "reshape" && op.type != "transpose") return false;
+    const Op* const before = maker(op.inputs[0], op.type.c_str());
+    if (before == nullptr || op.inputs.size() != 1 || before->inputs.size() != 1) return false;
+    const VarId seen = before->inputs[0];
+    const VarType &from = program_.var(seen).type, &to = program_.var(op.outputs[0]).type;
+    if (from.lod_depth > 0 || from.rank() < 0 || from.rank() != to.rank()) return false;
+    return (op.type == "transpose" ? turns_back(*before, op, from.rank()) : keeps_extents(from, to)) && put_in_place(op, seen);
+  }
+  static bool turns_back(const Op& first, const Op& second, int rank) {
+    const auto axis = [&](const Op& op, std::int64_t i) {
+      const Ints perm = op.attributes.get_or("perm", Ints{});
+      if (perm.empty()) return rank - 1 - i;
+      return perm[static_cast<std::size_t>(i)] < 0 ? perm[static_cast<std::size_t>(i)] + rank : perm[static_cast<std::size_t>(i)];
+    };
+    for (std::int64_t i = 0; i < rank; ++i)
+      if (axis(first, axis(second, i)) != i) return false;
+    return true;
+  }
+  /// Whether tensors of as many elements have the same extents, of which one may be open.
+  static bool keeps_extents(const VarType& from, const VarType& to) {
+    int open = 0;
+    for (int axis = 0; axis < from.rank(); ++axis) {
+      const std::int64_t one = (*from.shape)[axis], other = (*to.shape)[axis];
+      if (one == DDim::unknown || other == DDim::unknown)
+        ++open;
+      else if (one != other || one == 0)
+        return false;
+    }
+    return open < 2;
   }
   static bool in_order(const std::vector<int>& axes) {
     if (axes.empty() || axes[0] != StackedView::iteration) return false;

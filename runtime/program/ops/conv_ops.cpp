@@ -3,6 +3,7 @@
 #include <vector>
 
 #include <millrace/kernels/cast.h>
+#include <millrace/kernels/causal_filter.h>
 #include <millrace/kernels/conv.h>
 #include <millrace/kernels/conv1d.h>
 #include <millrace/kernels/conv_integer.h>
@@ -301,6 +302,29 @@ OpKernel prepare_conv_integer(const PrepareContext& context) {
   };
 }
 
+// ---- causal_filter: made of loops when a program is compiled (lowering/join_filters.h)
+
+FilterDesc filter_of(const Attributes& attributes) {
+  const auto axis = [&](const char* name) { return static_cast<int>(attributes.get<std::int64_t>(name)); };
+  return {axis("sequences"), axis("places"), axis("channels"), attributes.get<Ints>("delays")};
+}
+
+void infer_causal_filter(InferContext& context) {
+  for (const std::size_t input : {std::size_t{0}, std::size_t{1}}) expect_rank(context, input, 3);
+  for (const std::size_t input : {std::size_t{1}, std::size_t{2}}) expect_same_dtype(context, 0, input);
+  context.result(context.tensor(0));
+  context.result(context.tensor(1));
+}
+
+OpKernel prepare_causal_filter(const PrepareContext& context) {
+  return [desc = filter_of(context.attributes())](OpContext& run) {
+    const Tensor* const bias = run.has(3) ? &run.tensor(3) : nullptr;
+    Filtered made = causal_filter(desc, run.tensor(0), run.tensor(1), run.tensor(2), bias, run.stream());
+    run.set(0, std::move(made.out));
+    run.set(1, std::move(made.last));
+  };
+}
+
 }  // namespace
 
 void add_conv_ops(OpRegistry& registry) {
@@ -339,6 +363,12 @@ void add_conv_ops(OpRegistry& registry) {
   bytes.prepare = prepare_conv_integer;
   set_made_for_runs(bytes);
   registry.add(std::move(bytes));
+
+  OpDef filter = define("causal_filter", {"X", "Past", "W", "B?"}, {"Out", "Last"}, {"sequences", "places", "channels", "delays"});
+  filter.infer = infer_causal_filter;
+  filter.prepare = prepare_causal_filter;
+  set_made_for_runs(filter);
+  registry.add(std::move(filter));
 }
 
 }  // namespace millrace::ops

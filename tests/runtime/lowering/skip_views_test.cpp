@@ -54,3 +54,31 @@ TEST_CASE("directions of one known width are put beside one another by one conca
   CHECK(testing::run_fifo(run(open, {{"f", rows(4, 1)}, {"b", rows(4, 2)}}))["y"].tensor().dims() == DDim{2, 3, 8});
   CHECK_THROWS_AS(testing::run_fifo(run(open, {{"f", rows(4, 1)}, {"b", rows(5, 2)}})), ShapeError);
 }
+
+TEST_CASE("a transpose or reshape that undoes the one before it goes, and one that does not stays") {
+  const auto views = [](const std::string& ops, const std::string& type) {
+    Program program = parse_program(R"(millrace 1 "views"
+input "x" = x: f32[?, 2, 3]
+block { idx: 0 parent_idx: -1
+)" + ops + "  z: " + type + R"( = relu(X=y)
+}
+output "z" = z
+)",
+                                    {});
+    skip_views(program);
+    const auto& all = program.block(0).ops;
+    const Tensor x = make_darray(DDim{4, 2, 3}, 1.0f);
+    CHECK(testing::run_fifo(run(program, {{"x", x}}))["z"].tensor().elements() == 24);
+    return all.back().inputs[0] == program.inputs()[0].var;
+  };
+  CHECK(views("  a: f32[2, ?, 3] = transpose(X=x) {perm=ints[1, 0, 2]}\n  y: f32[?, 2, 3] = transpose(X=a) {perm=ints[1, 0, 2]}\n",
+              "f32[?, 2, 3]"));
+  CHECK(views("  a: f32[3, ?, 2] = transpose(X=x) {perm=ints[2, 0, 1]}\n  y: f32[?, 2, 3] = transpose(X=a) {perm=ints[1, 2, 0]}\n",
+              "f32[?, 2, 3]"));
+  CHECK(!views("  a: f32[3, ?, 2] = transpose(X=x) {perm=ints[2, 0, 1]}\n  y: f32[2, 3, ?] = transpose(X=a) {perm=ints[2, 0, 1]}\n",
+               "f32[2, 3, ?]"));
+  CHECK(
+      views("  a: f32[?, 6] = reshape(X=x) {shape=ints[0, 6]}\n  y: f32[?, 2, 3] = reshape(X=a) {shape=ints[0, 2, 3]}\n", "f32[?, 2, 3]"));
+  CHECK(
+      !views("  a: f32[?, 6] = reshape(X=x) {shape=ints[0, 6]}\n  y: f32[?, 3, 2] = reshape(X=a) {shape=ints[0, 3, 2]}\n", "f32[?, 3, 2]"));
+}
