@@ -17,6 +17,7 @@
 #include <support/drive.h>
 #include <support/random_lod.h>
 #include <support/random_tensor.h>
+#include <support/step_by_step.h>
 
 using namespace millrace;
 using namespace millrace::testing;
