@@ -199,12 +199,14 @@ std::size_t Runtime::live_runs() const { return live_->count(); }
 void Runtime::cancel_all() noexcept { live_->cancel(); }
 task<void> Runtime::shut_down() const { return LiveRuns::shut_down(live_); }
 
+std::shared_ptr<const void> Runtime::means() const { return std::make_shared<const Kept>(tracer_, devices_, own_executor_); }
+
 KeepAlive Runtime::kept_alive() const {
-  return [kept = std::make_shared<const Kept>(tracer_, devices_, own_executor_)] { return kept; };
+  return [kept = means()] { return kept; };
 }
 
 KeepAlive Runtime::counted(std::shared_ptr<std::uint64_t> began) const {
-  return [kept = std::shared_ptr<const void>(std::make_shared<const Kept>(tracer_, devices_, own_executor_)), live = live_,
+  return [kept = means(), live = live_,
           began = std::move(began)] {
     const auto let_go = [kept, live](const void*) mutable {
       kept.reset();

@@ -50,7 +50,7 @@ struct RuntimeOptions {
 /// Destroying it is safe anywhere, a handler of its own included: it cancels the runs that `async_run` started, which keep alive what they use
 /// and complete with CancelledError. With threads of its own, and destroyed on another thread, it also waits until nothing of them is left.
 /// On an executor of the embedder's the runs end while that goes on running: `co_await runtime.async_shutdown(use_awaitable)` ends when all have. Runs
-/// that the embedder itself started on `executor()` must have ended before.
+/// that the embedder itself started on `executor()` must have ended before, or hold `means`.
 class Runtime {
  public:
   /// ArgumentError: both a context and an executor, a null device, or two devices of one place.
@@ -65,6 +65,8 @@ class Runtime {
   const std::vector<std::shared_ptr<Device>>& devices() const noexcept { return devices_; }
   /// Null unless `trace` was asked for.
   Tracer* tracer() const noexcept { return tracer_.get(); }
+  /// Keeps the runtime's own threads, the devices and the trace alive, for an object that uses them and may outlive the runtime.
+  std::shared_ptr<const void> means() const;
   /// Runs that `async_run` started and that have not ended.
   std::size_t live_runs() const;
   /// Cancels every run that `async_run` has started so far: it completes with CancelledError unless it ends before it notices. Later runs

@@ -721,7 +721,7 @@ std::uint64_t LiveSession::steps() const {
   const LiveCore::Locked lock(*state().core);
   return state().answered();
 }
-Executor& LiveSession::executor() const { return state().core->runtime.executor(); }
+Executor& LiveSession::executor() const { return state().core->executor; }
 
 Tensor LiveSession::rows_of(DType dtype, std::span<const std::byte> bytes) const {
   const Recurrence::Input& input = state().core->recurrence().inputs.at(0);
@@ -802,7 +802,7 @@ LiveModel::LiveModel(Runtime& runtime, const Program& program, LiveOptions optio
 LiveModel::~LiveModel() { core_->shut_down(); }
 
 const Recurrence& LiveModel::recurrence() const noexcept { return core_->recurrence(); }
-Executor& LiveModel::executor() const { return core_->runtime.executor(); }
+Executor& LiveModel::executor() const { return core_->executor; }
 std::size_t LiveModel::live_sessions() const {
   const LiveCore::Locked lock(*core_);
   return core_->batcher().live();

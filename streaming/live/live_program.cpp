@@ -49,7 +49,7 @@ task<std::optional<LoDTensor>> value_of(TensorArray array, std::int64_t index, s
 
 class LiveProgram::State {
  public:
-  State(Runtime& on, const Program& program, LiveProgramOptions how) : runtime(on), options(std::move(how)) {
+  State(Runtime& on, const Program& program, LiveProgramOptions how) : means(on.means()), executor(on.executor()), options(std::move(how)) {
     check_window("window", options.window);
     check_window("output_window", options.output_window);
     for (const Program::Port& port : program.inputs()) add(program, port.var);
@@ -201,7 +201,8 @@ class LiveProgram::State {
     co_return std::move(made);
   }
 
-  Runtime& runtime;
+  const std::shared_ptr<const void> means;  ///< of the runtime, which may go first
+  Executor& executor;
   const LiveProgramOptions options;
   std::map<std::string, Open> arrays;
   std::mutex mutex;
@@ -242,7 +243,7 @@ LiveProgram::~LiveProgram() {
   state_->running.reset();
 }
 
-Executor& LiveProgram::executor() const { return state_->runtime.executor(); }
+Executor& LiveProgram::executor() const { return state_->executor; }
 void LiveProgram::cancel() const noexcept { state_->running->cancel(); }
 
 task<void> LiveProgram::push(std::string input, LoDTensor slot) const {

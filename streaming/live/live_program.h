@@ -27,7 +27,7 @@ struct LiveProgramOptions {
 /// that goes on while `tensor_array_has(i)` turns as rows arrive. With a window each slot is read once, and memory stays constant.
 ///
 /// Waiting for rows is no deadlock: before `finish` only waits in a circle are, behind it all that nobody will bring about, which fails the run by name (with an `output_window` nothing is
-/// taken for one). Destroying it cancels the run. The runtime outlives it. Thread-safe.
+/// taken for one). Destroying it cancels the run. The runtime may go first; an executor or context of the embedder's outlives it. Thread-safe.
 class LiveProgram {
  public:
   /// ArgumentError: a program without an input that is an array and is not fed; a window below 0.

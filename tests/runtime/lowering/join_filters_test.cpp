@@ -113,6 +113,54 @@ TEST_CASE("a causal convolution over a dense input is one filter, with the bits 
   }
 }
 
+TEST_CASE("sums of weighted rows of a window in any order are filters, with the bits of their loops") {
+  for (const std::uint64_t seed : seeds(12)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const std::int64_t channels = random.between(1, 6), reach = random.between(1, 4), steps = random.between(0, 7),
+                       sequences = random.between(1, 3);
+    const std::int64_t window = channels * (reach + 1);
+    const Tensor all = random_tensor(random, {1, window}), each = random_tensor(random, {channels}),
+                 bias = random_tensor(random, {channels});
+    Ints picks;  // a row of the weighted window, or (below 0) a row of the window, weighted alone
+    for (std::int64_t terms = random.between(2, 6); terms > 0; --terms) picks.push_back(random.between(-reach - 1, reach));
+    const std::int64_t sides = random.between(0, 63);
+    const layers::Cell cell = [&](const build::Var& row, const std::vector<build::Var>& states) {
+      const build::Var seen = build::concat({states[0], row}, 1);
+      const build::Var weighted = build::parameter("all", all) * seen;
+      build::Var sum;
+      for (std::size_t i = 0; i < picks.size(); ++i) {
+        const std::int64_t at = picks[i] < 0 ? -picks[i] - 1 : picks[i];
+        const build::Var part = build::slice(picks[i] < 0 ? seen : weighted, 1, at * channels, (at + 1) * channels);
+        const build::Var term = picks[i] < 0 ? part * build::parameter("each", each) : part;
+        sum = !sum.defined() ? term : (sides >> i) % 2 == 0 ? sum + term : term + sum;
+      }
+      if (sides % 3 == 0) sum = build::parameter("bias", bias) + sum;
+      return layers::CellStep{sum, {build::slice(seen, 1, channels, window)}};
+    };
+    const auto program = [&](const VarType& rows) {
+      return built_program([&] {
+        const build::Var x = build::input("x", rows);
+        const build::Var past = build::input("past", VarType(DType::f32, {DDim::unknown, channels * reach}));
+        const layers::Unrolled made = layers::unroll(cell, {x}, {{channels * reach, past}});
+        build::output("y", made.output);
+        build::output("last", made.last[0]);
+      });
+    };
+    const Program dense = program(VarType(DType::f32, {DDim::unknown, DDim::unknown, channels}));
+    CHECK(count(lowered(dense), "causal_filter") == 1);
+    const Tensor x = random_tensor(random, {steps, sequences, channels}), past = random_tensor(random, {sequences, channels * reach});
+    const RunResult found = run_fifo(run(dense, Feeds{{"x", x}, {"past", past}}));
+    const LoD lod = LoD::from_lengths({Ints(static_cast<std::size_t>(sequences), steps)});
+    const Tensor rows = x.permute({1, 0, 2}).copy_to(CpuPlace{}).reshape(DDim{sequences * steps, channels});
+    const RunResult wanted =
+        run_fifo(run(program(VarType(DType::f32, {DDim::unknown, channels}, 1)), Feeds{{"x", LoDTensor(rows, lod)}, {"past", past}}));
+    const Tensor y = wanted["y"].tensor().reshape(DDim{sequences, steps, channels}).permute({1, 0, 2}).copy_to(CpuPlace{});
+    CHECK(bytes_of(found["y"].tensor()) == bytes_of(y));
+    CHECK(bytes_of(found["last"].tensor()) == bytes_of(wanted["last"].tensor()));
+  }
+}
+
 TEST_CASE("a filter that feeds a filter, and one whose last state nobody reads, are filters, too") {
   Random random(3);
   const Tensor w = random_tensor(random, {4, 3});

@@ -357,6 +357,24 @@ TEST_CASE("a caller that is no task pushes and takes where nothing has to wait, 
   }
 }
 
+TEST_CASE("a model whose runtime has gone keeps its threads and serves its sessions, which may be the last to go") {
+  Random random(5);
+  const Program program = live_listing(random, features, hidden);
+  const WholeRun whole(program, random, 1, 20, features, hidden);
+  auto runtime = std::make_unique<Runtime>();
+  auto model = std::make_unique<LiveModel>(*runtime, program);
+  LiveStart start;
+  start.given["boot"] = whole.boots[0];
+  std::optional<LiveSession> session = sync_wait(runtime->executor(), model->open(std::move(start)));
+  sync_wait(runtime->executor(), session->push(whole.rows[0].rows(0, 10)));
+  runtime.reset();
+  sync_wait(model->executor(), session->push(whole.rows[0].rows(10, whole.rows[0].dim(0))));
+  sync_wait(model->executor(), session->finish());
+  CHECK(sync_wait(model->executor(), taker(&*session, "y")) == WholeRun::bytes(whole.outputs[0]));
+  model.reset();
+  session.reset();
+}
+
 namespace {
 
 class CountingReader final : public LiveReader {

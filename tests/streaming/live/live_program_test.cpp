@@ -3,6 +3,7 @@
 
 #include <array>
 #include <chrono>
+#include <memory>
 #include <string>
 
 #include <doctest/doctest.h>
@@ -300,4 +301,14 @@ TEST_CASE("a push behind the finish of a run that failed throws the error of the
   CHECK_THROWS_AS(sync_wait(on, live.push("x", slot(1, 1))), ClosedError);
   CHECK_THROWS_AS(sync_wait(on, live.result()), DeadlineError);
   CHECK_THROWS_AS(sync_wait(on, live.push("x", slot(1, 1))), DeadlineError);
+}
+
+TEST_CASE("a live program whose runtime has gone runs on to its end") {
+  auto runtime = std::make_unique<Runtime>();
+  const LiveProgram live(*runtime, sums(0), Summing::options_of(3));
+  sync_wait(runtime->executor(), live.push("x", slot(1, 2)));
+  runtime.reset();
+  sync_wait(live.executor(), live.push("x", slot(3, 4)));
+  live.finish();
+  CHECK(sync_wait(live.executor(), live.result())["total"].tensor().to_vector<float>() == std::vector<float>{4, 6});
 }
