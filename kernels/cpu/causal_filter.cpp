@@ -70,9 +70,10 @@ class Filter {
       call.bias = call_.bias == nullptr ? nullptr : call_.bias + channel;
       call.out = call_.out + row * length_;
       const auto filter = [&](const T* first, std::int64_t count) {
+        if (count == 0) return;
         for (std::size_t j = 0; j < taps.size(); ++j) taps[j] = first - desc_.delays[j];
         call.count = count;
-        if (count > 0) filter_run(call);
+        filter_run(call);
         call.out += count;
       };
       std::copy_n(past_ + row * before_, before_, front);

@@ -15,6 +15,7 @@
 #include <millrace/runtime/executor/var_scope.h>
 #include <millrace/runtime/loops/loop_backends.h>
 #include <millrace/runtime/lowering/array_classes.h>
+#include <millrace/runtime/lowering/join_filters.h>
 #include <millrace/runtime/lowering/lower_for_runs.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/program/ops/array_ops.h>
@@ -289,14 +290,15 @@ class Compiler {
   std::map<VarId, std::size_t> constants_;
 };
 
-}  // namespace
-
-Executable::Executable(Program program, std::shared_ptr<Device> device) {
-  auto made = std::make_shared<CompiledProgram>(std::move(program), device ? std::move(device) : make_cpu_device());
+/// `filters`: whether loops that filter become ops.
+std::shared_ptr<CompiledProgram> compile(Program program, std::shared_ptr<Device> device, bool filters) {
+  auto made = std::make_shared<CompiledProgram>(std::move(program), std::move(device));
   made->host = made->device->place().is_cpu() ? made->device : std::make_shared<CpuDevice>();
   made->for_runs = std::make_unique<CallerDevices>(made->device);
   if (made->host != made->device) made->hosts_for_runs = std::make_unique<CallerDevices>(made->host);
-  lower_for_runs(made->program, made->device->place());
+  std::optional<Program> given;
+  if (filters && made->device->place().is_cpu() && may_filter(made->program)) given = made->program;
+  if (lower_for_runs(made->program, made->device->place(), filters)) made->given = std::move(given);
   made->loop_groups = find_loop_groups(made->program);
   Compiler(*made).run();
   made->root_scopes = std::make_shared<ScopePool>(made->block(0).vars);
@@ -304,7 +306,19 @@ Executable::Executable(Program program, std::shared_ptr<Device> device) {
   if (!made->extent_ops.empty()) made->extent_values = std::make_shared<ExtentValuesPool>();
   if (!made->loop_groups.empty()) made->stacked_views = StackedViews(made->program);
   for (const LoopGroup& group : made->loop_groups) made->behind_groups.push_back(made->stacked_views.behind(made->program, group));
-  compiled_ = std::move(made);
+  return made;
+}
+
+}  // namespace
+
+Executable::Executable(Program program, std::shared_ptr<Device> device)
+    : compiled_(compile(std::move(program), device ? std::move(device) : make_cpu_device(), true)) {}
+
+Executable Executable::with_loops() const {
+  const CompiledProgram& all = compiled();
+  if (!all.given) return *this;
+  std::call_once(all.compiles_given, [&] { all.with_loops = compile(*all.given, all.device, false); });
+  return Executable(all.with_loops);
 }
 
 const Program& Executable::program() const { return compiled().program; }

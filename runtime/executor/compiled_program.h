@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
@@ -110,6 +111,11 @@ struct CompiledProgram {
   /// Devices that give each run streams of its own: the program's, and the host where that is another one.
   std::unique_ptr<CallerDevices> for_runs;
   std::unique_ptr<CallerDevices> hosts_for_runs;
+
+  /// The program with all its loops, where ops stand in the place of some, and that program compiled, for the runs that ask for iterations.
+  std::optional<Program> given;
+  mutable std::once_flag compiles_given;
+  mutable std::shared_ptr<const CompiledProgram> with_loops;
 };
 
 }  // namespace millrace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <millrace/runtime/lowering/loop_groups.h>
@@ -25,6 +26,9 @@ class Executable {
   Device& device() const;
   /// Loops of block 0 that may run concurrently (lowering/loop_groups.h).
   const std::vector<LoopGroup>& loop_groups() const;
+  /// Internal to the executor: what runs where each loop has to go iteration by iteration. This executable itself, unless ops stand in the place of
+  /// loops (lowering/join_filters.h); then the program is compiled again for the first such run.
+  Executable with_loops() const;
   /// Internal to the executor (compiled_program.h).
   const CompiledProgram& compiled() const {
     if (compiled_ == nullptr) fail_moved();
@@ -32,6 +36,7 @@ class Executable {
   }
 
  private:
+  explicit Executable(std::shared_ptr<const CompiledProgram> compiled) : compiled_(std::move(compiled)) {}
   [[noreturn]] static void fail_moved();
 
   std::shared_ptr<const CompiledProgram> compiled_;

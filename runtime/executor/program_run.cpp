@@ -9,9 +9,17 @@
 #include <millrace/tensor/pool.h>
 
 namespace millrace {
+namespace {
+
+/// Whether somebody looks at iterations, or says how loops run.
+bool asks_for_loops(const RunOptions& options) {
+  return options.keep_step_scopes || options.backend != Backend::automatic || (options.tracer != nullptr && options.tracer->records());
+}
+
+}  // namespace
 
 ProgramRun::ProgramRun(Executable executable, RunOptions options, std::shared_ptr<RunExchange> exchange)
-    : state_(make_pooled<RunState>(std::move(executable), options)),
+    : state_(make_pooled<RunState>(asks_for_loops(options) ? executable.with_loops() : std::move(executable), options)),
       ports_(make_pooled<RunPorts>(state_, std::move(exchange))),
       walker_(make_pooled<BlockWalker>(state_, make_pooled<OpRunner>(state_), make_pooled<LoopRunner>(state_, ports_))) {}
 

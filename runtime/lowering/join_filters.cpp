@@ -179,16 +179,30 @@ class FilterStep {
   std::map<VarId, std::vector<Columns>> known_;
 };
 
+/// A cheap look at the body: a loop form takes time, and most loops are no filters.
+bool is_small_loop(const Program& program, const Op& op) {
+  if (!op.attributes.has("sub_block")) return false;
+  const Block& body = program.block(op.attributes.get<BlockId>("sub_block").index);
+  bool joins = false;
+  for (const Op& each : body.ops) {
+    if (program.registry().at(each.type).traits.product || each.attributes.has("sub_block") || each.attributes.has("then_block"))
+      return false;
+    joins = joins || each.type == "concat";
+  }
+  return joins && body.ops.size() <= 256;
+}
+
 class FilterJoiner {
  public:
-  explicit FilterJoiner(Program& program) : program_(program), ops_(program.block(0).ops) {}
+  explicit FilterJoiner(Program& program) : program_(program), ops_(program.block(0).ops), reads_(lowering::reads_of(program)) {}
 
-  void run() {
+  /// True where there was a loop that filters.
+  bool run() {
     for (const Op& op : ops_)
       for (const VarId output : op.outputs) makers_[output] = &op;
     std::vector<Op> made;
     for (const Op& op : ops_) {
-      if (std::optional<Loop> loop = is_small_loop(op) ? find(op) : std::nullopt) {
+      if (std::optional<Loop> loop = is_small_loop(program_, op) ? find(op) : std::nullopt) {
         filter(*loop, made);
         Block& body = program_.block(op.attributes.get<BlockId>("sub_block").index);
         body.ops.clear();
@@ -199,9 +213,10 @@ class FilterJoiner {
         made.push_back(op);
       }
     }
-    if (loops_.empty()) return;
+    if (loops_.empty()) return false;
     ops_ = std::move(made);
     drop_arrays();
+    return true;
   }
 
  private:
@@ -219,25 +234,16 @@ class FilterJoiner {
     Ints perm;                               ///< which `transpose` makes those of x
   };
 
-  /// A cheap look at the body: a loop form takes time, and most loops are no filters.
-  bool is_small_loop(const Op& op) const {
-    if (!op.attributes.has("sub_block")) return false;
-    const Block& body = program_.block(op.attributes.get<BlockId>("sub_block").index);
-    bool joins = false;
-    for (const Op& each : body.ops) {
-      if (program_.registry().at(each.type).traits.product || each.attributes.has("sub_block") || each.attributes.has("then_block"))
-        return false;
-      joins = joins || each.type == "concat";
-    }
-    return joins && body.ops.size() <= 256;
-  }
-
   static bool counts_slots(const LoopForm::Index& index) {
     return index.stride == 1 && index.roots.number == 0 && index.roots.terms.empty();
   }
 
   std::optional<Loop> find(const Op& op) const {
     Loop made;
+    // The last counter has a reader, or the loop has a limit that may end it earlier.
+    if (std::any_of(op.outputs.begin(), op.outputs.end(), [&](VarId output) { return reads_.contains(output); }) ||
+        op.attributes.get_or("max_trips", std::int64_t{-1}) >= 0)
+      return std::nullopt;
     try {
       made.form = find_loop_form(program_, 0, op);
     } catch (const UnsupportedError&) {
@@ -250,7 +256,9 @@ class FilterJoiner {
       return std::nullopt;
     const LoopForm::StepInput& input = form.inputs[0];
     const LoopForm::State& state = form.states[0];
-    if (!counts_slots(input.index) || input.boot != no_var || input.shrinks || state.boot == no_var || state.shrinks || !state.changes)
+    if (!counts_slots(input.index) || input.boot != no_var || input.shrinks || state.boot == no_var ||
+        program_.var(state.boot).block != 0 || state.shrinks || !state.changes || state.index.stride != 1 ||
+        state.index.roots.number != -1 || !state.index.roots.terms.empty())
       return std::nullopt;
     made.steps = input.array;
     made.boot = state.boot;
@@ -396,17 +404,19 @@ class FilterJoiner {
     return false;
   }
 
-  /// Takes out the arrays of loops that are no more, and what was made for them alone.
+  /// Takes out the arrays of loops that are no more, and the counts that were made for them alone.
   void drop_arrays() {
     std::map<VarId, int> reads = lowering::reads_of(program_);
-    for (std::size_t i = ops_.size(); i-- > 0;) {
-      const Op& op = ops_[i];
-      const auto read = [&](VarId output) { return reads[output] > 0; };
-      const bool made_for_loops = std::any_of(op.outputs.begin(), op.outputs.end(), [&](VarId output) {
-        return arrays_.contains(output) || lowering::is_integer_scalar(program_.var(output).type);
+    const auto may_go = [&](const Op& op) {
+      const OpDef& def = program_.registry().at(op.type);
+      const bool counts = op.type == "tensor_array_size" || (def.pure && def.prepare && !def.stores);
+      return std::all_of(op.outputs.begin(), op.outputs.end(), [&](VarId output) {
+        return reads[output] == 0 && (arrays_.contains(output) || (counts && lowering::is_integer_scalar(program_.var(output).type)));
       });
-      if (!made_for_loops || op.inputs.empty() || std::any_of(op.outputs.begin(), op.outputs.end(), read)) continue;
-      for (const VarId input : op.inputs)
+    };
+    for (std::size_t i = ops_.size(); i-- > 0;) {
+      if (ops_[i].inputs.empty() || ops_[i].outputs.empty() || !may_go(ops_[i])) continue;
+      for (const VarId input : ops_[i].inputs)
         if (input != no_var) --reads[input];
       ops_.erase(ops_.begin() + static_cast<std::ptrdiff_t>(i));
     }
@@ -414,6 +424,7 @@ class FilterJoiner {
 
   Program& program_;
   std::vector<Op>& ops_;
+  const std::map<VarId, int> reads_;
   std::map<VarId, const Op*> makers_;
   std::vector<Loop> loops_;  ///< that were found
   std::set<VarId> arrays_;
@@ -421,8 +432,12 @@ class FilterJoiner {
 
 }  // namespace
 
-void join_filters(Program& program) {
-  if (program.registry().find("causal_filter") != nullptr) FilterJoiner(program).run();
+bool join_filters(Program& program) { return may_filter(program) && FilterJoiner(program).run(); }
+
+bool may_filter(const Program& program) {
+  const std::vector<Op>& ops = program.block(0).ops;
+  return program.registry().find("causal_filter") != nullptr &&
+         std::any_of(ops.begin(), ops.end(), [&](const Op& op) { return is_small_loop(program, op); });
 }
 
 }  // namespace millrace

@@ -16,9 +16,9 @@
 
 namespace millrace {
 
-void lower_for_runs(Program& program, const Place& place) {
+bool lower_for_runs(Program& program, const Place& place, bool filters) {
   fold_constants(program);
-  if (place.is_cpu()) join_filters(program);
+  const bool filtered = filters && place.is_cpu() && join_filters(program);
   skip_views(program);
   if (place.is_cpu()) join_picks(program);
   drop_unread(program);
@@ -33,6 +33,7 @@ void lower_for_runs(Program& program, const Place& place) {
     join_convolutions(program);
   }
   skip_repacking(program);
+  return filtered;
 }
 
 }  // namespace millrace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/lowering/skip_views.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>
@@ -46,6 +47,12 @@ class Skipper {
     if (stack == stacks_.end() || !in_order(view->axes)) return false;
     return program_.var(stack->second).type == program_.var(op.outputs[0]).type && put_in_place(op, stack->second);
   }
+  static bool in_order(const std::vector<int>& axes) {
+    if (axes.empty() || axes[0] != StackedView::iteration) return false;
+    for (std::size_t i = 1; i < axes.size(); ++i)
+      if (axes[i] != static_cast<int>(i) - 1) return false;
+    return true;
+  }
   /// Readers of the op's output read `var`, which holds the same.
   bool put_in_place(Op& op, VarId var) {
     if (!is_output(program_, op.outputs[0])) {
@@ -64,7 +71,8 @@ class Skipper {
     const VarId seen = before->inputs[0];
     const VarType &from = program_.var(seen).type, &to = program_.var(op.outputs[0]).type;
     if (from.lod_depth > 0 || from.rank() < 0 || from.rank() != to.rank()) return false;
-    return (op.type == "transpose" ? turns_back(*before, op, from.rank()) : keeps_extents(from, to)) && put_in_place(op, seen);
+    return (op.type == "transpose" ? turns_back(*before, op, from.rank()) : keeps_rows(from, program_.var(op.inputs[0]).type, to)) &&
+           put_in_place(op, seen);
   }
   static bool turns_back(const Op& first, const Op& second, int rank) {
     const auto axis = [&](const Op& op, std::int64_t i) {
@@ -76,23 +84,14 @@ class Skipper {
       if (axis(first, axis(second, i)) != i) return false;
     return true;
   }
-  /// Whether tensors of as many elements have the same extents, of which one may be open.
-  static bool keeps_extents(const VarType& from, const VarType& to) {
-    int open = 0;
-    for (int axis = 0; axis < from.rank(); ++axis) {
-      const std::int64_t one = (*from.shape)[axis], other = (*to.shape)[axis];
-      if (one == DDim::unknown || other == DDim::unknown)
-        ++open;
-      else if (one != other || one == 0)
-        return false;
-    }
-    return open < 2;
-  }
-  static bool in_order(const std::vector<int>& axes) {
-    if (axes.empty() || axes[0] != StackedView::iteration) return false;
-    for (std::size_t i = 1; i < axes.size(); ++i)
-      if (axes[i] != static_cast<int>(i) - 1) return false;
-    return true;
+  /// Whether reshapes from `from` to `between` and on to `to` divide rows alone, all of whose extents are known, so that neither can fail.
+  static bool keeps_rows(const VarType& from, const VarType& between, const VarType& to) {
+    const auto rows = [](const VarType& type) { return type.rank() > 0 ? std::optional(type.shape->erased(0)) : std::nullopt; };
+    const std::optional<DDim> row = rows(from), seen = rows(between);
+    const auto is_known = [](const DDim& dims) { return std::find(dims.begin(), dims.end(), DDim::unknown) == dims.end(); };
+    if (!row || !seen || !is_known(*row) || !is_known(*seen) || row->elements() == 0 || row->elements() != seen->elements()) return false;
+    const auto count_stays = [&](const VarType& type) { return (*type.shape)[0] == DDim::unknown || (*type.shape)[0] == (*from.shape)[0]; };
+    return rows(to) == row && count_stays(between) && count_stays(to);
   }
 
   /// Directions beside one another.

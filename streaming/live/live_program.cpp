@@ -49,7 +49,7 @@ task<std::optional<LoDTensor>> value_of(TensorArray array, std::int64_t index, s
 
 class LiveProgram::State {
  public:
-  State(Runtime& on, const Program& program, LiveProgramOptions how) : means(on.means()), executor(on.executor()), options(std::move(how)) {
+  State(Runtime& on, const Program& program, LiveProgramOptions how) : executor(on.executor()), options(std::move(how)) {
     check_window("window", options.window);
     check_window("output_window", options.output_window);
     for (const Program::Port& port : program.inputs()) add(program, port.var);
@@ -201,7 +201,6 @@ class LiveProgram::State {
     co_return std::move(made);
   }
 
-  const std::shared_ptr<const void> means;  ///< of the runtime, which may go first
   Executor& executor;
   const LiveProgramOptions options;
   std::map<std::string, Open> arrays;
@@ -232,7 +231,7 @@ class LiveProgram::State {
 };
 
 LiveProgram::LiveProgram(Runtime& runtime, Program program, LiveProgramOptions options)
-    : state_(std::make_shared<State>(runtime, program, std::move(options))) {
+    : means_(runtime.means()), state_(std::make_shared<State>(runtime, program, std::move(options))) {
   Executable executable = runtime.compile(std::move(program));
   state_->running.emplace(start_run(runtime.executor(), State::turn(state_, std::move(executable)), "live program", runtime.tracer()));
 }

@@ -64,6 +64,8 @@ class LiveProgram {
  private:
   class State;
   Executor& executor() const;
+  std::shared_ptr<const void>
+      means_;  // of the runtime, which may go first; behind this handle the runtime waits for what is left of the run
   std::shared_ptr<State> state_;
 };
 

@@ -8,6 +8,8 @@
 
 #include <doctest/doctest.h>
 
+#include <millrace/runtime/builder/array_var.h>
+#include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/layers/causal_conv.h>
@@ -198,4 +200,97 @@ TEST_CASE("a loop whose output is no sum of weighted rows of its window stays a 
   CHECK(loops([&](auto, auto, auto window) { return build::tanh(half(weighted(window), 0)) + half(weighted(window), 1); }) == 1);
   CHECK(loops([&](auto, auto, auto window) { return half(weighted(window), 0) + half(weighted(window), 1); }, false) == 1);
   CHECK(loops([&](auto, auto state, auto window) { return half(weighted(window), 0) + state * build::constant(one); }) == 0);
+}
+
+TEST_CASE("a filter beside a loop that is none leaves the loop as it is") {
+  Random random(6);
+  const Tensor w = random_tensor(random, {4, 3});
+  const auto program = [&](bool filters) {
+    return built_program([&] {
+      const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 2, 4}));
+      const build::Var filtered = filters ? layers::causal_conv({x}, build::parameter("w", w)).output : x;
+      const layers::Cell sums = [](const build::Var& row, const std::vector<build::Var>& states) {
+        const build::Var next = build::tanh(states[0] + row);
+        return layers::CellStep{next, {next}};
+      };
+      build::output("filtered", filtered);
+      build::output("y", layers::unroll(sums, {filtered}, {{4}}).output);
+    });
+  };
+  CHECK(count(lowered(program(true)), "while") == 1);
+  const RunResult found = run_fifo(run(program(true), Feeds{{"x", random_tensor(random, {5, 2, 4})}}));
+  const RunResult wanted = run_fifo(run(program(false), Feeds{{"x", found["filtered"].tensor()}}));
+  CHECK(bytes_of(found["y"].tensor()) == bytes_of(wanted["y"].tensor()));
+}
+
+namespace {
+
+/// A filter of two taps over x [T, 2, 4], as a loop of one's own.
+struct OwnLoop {
+  bool gives_count = false, boot_inside = false;
+  std::int64_t max_trips = -1, read_before = 1;
+
+  Program program(const Tensor& w) const {
+    return built_program([&] {
+      using namespace build;
+      const Var x = input("x", VarType(DType::f32, {DDim::unknown, 2, 4}));
+      const ArrayVar rows = ArrayVar::unstack(x);
+      const Var steps = rows.size();
+      const VarType slot(DType::f32, {2, 4});
+      const ArrayVar windows = ArrayVar::typed(steps, slot, "windows"), sums = ArrayVar::typed(steps, slot, "sums");
+      const Var outside = constant(make_darray(DDim{2, 4}, 0.5f));
+      Var count = constant(std::int64_t{0});
+      auto loop = while_loop({count}, {.max_trips = max_trips});
+      {
+        auto frame = loop.frame();
+        loop.break_if(equal(count, steps));
+        const Var row = rows.read(count);
+        const Var window = windows.read(count - read_before, boot_inside ? constant(make_darray(DDim{2, 4}, 0.5f)) : outside);
+        const Var seen = concat({window, row}, 1) * parameter("w", w);
+        sums.write(count, slice(seen, 1, 0, 4) + slice(seen, 1, 4, 8));
+        windows.write(count, row);
+        count.update(count + 1);
+      }
+      if (gives_count) output("count", count);
+      output("y", sums.stack());
+    });
+  }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "a loop whose count is read, whose iterations have a limit, whose boot is its own or whose window is of another iteration stays a "
+    "loop") {
+  Random random(7);
+  const Tensor w = random_tensor(random, {8}), x = random_tensor(random, {5, 2, 4});
+  const auto found = [&](const OwnLoop& loop) { return run_fifo(run(loop.program(w), Feeds{{"x", x}})); };
+  const OwnLoop plain, counts{.gives_count = true}, boots{.boot_inside = true}, limited{.max_trips = 3}, later{.read_before = 2};
+  CHECK(count(lowered(plain.program(w)), "while") == 0);
+  for (const OwnLoop* loop : {&counts, &boots, &limited, &later}) CHECK(count(lowered(loop->program(w)), "while") == 1);
+  const std::vector<std::byte> y = bytes_of(found(plain)["y"].tensor());
+  CHECK(bytes_of(found(counts)["y"].tensor()) == y);
+  CHECK(found(counts)["count"].tensor().item_int() == 5);
+  CHECK(bytes_of(found(boots)["y"].tensor()) == y);
+  CHECK_THROWS_AS(found(limited), NeverWrittenError);
+}
+
+TEST_CASE("a run that asks for iterations, or for a backend, has the loop of a filter, with the bits of the filter") {
+  Random random(8);
+  const Tensor w = random_tensor(random, {8});
+  const Executable executable(OwnLoop().program(w));
+  const Feeds feeds{{"x", random_tensor(random, {5, 2, 4})}};
+  const RunResult whole = run_fifo(run(executable, feeds));
+  CHECK(count(executable.program(), "causal_filter") == 1);
+  RunOptions options;
+  options.keep_step_scopes = true;
+  const RunResult kept = run_fifo(run(executable, feeds, options));
+  CHECK(bytes_of(kept["y"].tensor()) == bytes_of(whole["y"].tensor()));
+  CHECK(kept.iterations == 5);
+  CHECK(whole.iterations == 0);
+  options = {};
+  options.backend = Backend::fused;
+  const RunResult fused = run_fifo(run(executable, feeds, options));
+  CHECK(bytes_of(fused["y"].tensor()) == bytes_of(whole["y"].tensor()));
+  CHECK(fused.iterations == 5);
 }

@@ -81,4 +81,9 @@ output "z" = z
       views("  a: f32[?, 6] = reshape(X=x) {shape=ints[0, 6]}\n  y: f32[?, 2, 3] = reshape(X=a) {shape=ints[0, 2, 3]}\n", "f32[?, 2, 3]"));
   CHECK(
       !views("  a: f32[?, 6] = reshape(X=x) {shape=ints[0, 6]}\n  y: f32[?, 3, 2] = reshape(X=a) {shape=ints[0, 3, 2]}\n", "f32[?, 3, 2]"));
+  // Extents that a run has to check.
+  CHECK(!views("  a: f32[1, ?] = reshape(X=x) {shape=ints[1, -1]}\n  y: f32[4, 2, 3] = reshape(X=a) {shape=ints[4, 2, 3]}\n",
+               "f32[4, 2, 3]"));
+  CHECK(!views("  a: f32[4, 6] = reshape(X=x) {shape=ints[4, 6]}\n  y: f32[?, 2, 3] = reshape(X=a) {shape=ints[-1, 2, 3]}\n",
+               "f32[?, 2, 3]"));
 }
