@@ -132,10 +132,9 @@ class Show final : public training::TrainObserver {
   std::chrono::steady_clock::time_point drawn_;
 };
 
-int train(const TrainFlags& flags) {
-  const std::unique_ptr<RankWorld> ranks = join_ranks();
-  if (flags.ranks > 1 && ranks == nullptr) become_ranks(flags.ranks, flags.arguments);
+int train_as(const RankWorld* ranks, const TrainFlags& flags) {
   const training::TrainConfig config = training::read_train_config(flags.config);
+  if (flags.ranks > 1 && ranks == nullptr) become_ranks(flags.ranks, flags.arguments);
   training::TrainJobOptions options;
   options.resume = flags.resume;
   options.seed = flags.seed;
@@ -173,6 +172,18 @@ int train(const TrainFlags& flags) {
   if (flags.stats) fmt::print("millrace: {}\n", kept->to_string());
   fmt::print("{}\n", training::final_line(result.final));
   return 0;
+}
+
+int train(const TrainFlags& flags) {
+  const std::unique_ptr<RankWorld> ranks = join_ranks();
+  try {
+    return train_as(ranks.get(), flags);
+  } catch (const CommunicationError&) {  // mpirun ends the others as soon as a rank dies: whoever noticed it says so at once
+    throw;
+  } catch (const std::exception&) {
+    if (ranks != nullptr && started_by_mpirun() && said_by_another(ranks->communicator().rank(), stop_asked)) return failed;
+    throw;
+  }
 }
 
 }  // namespace

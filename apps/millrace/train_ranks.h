@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <memory>
 
 #include <millrace/runtime/distributed/rank_world.h>
@@ -16,6 +17,11 @@ bool draws_in_terminal();
 
 /// The ranks of a job in several processes: over MPI where `mpirun` started them, else over TCP. Null where this process is alone.
 std::unique_ptr<RankWorld> join_ranks();
+
+/// For a rank that mpirun started and that has failed, before it says so. Ranks of one job meet the same errors (a file that is not there, a loss that is not
+/// finite), and one line is enough: the lowest rank's. The others wait here for the SIGTERM by which mpirun ends them a second later, which sets `asked`: true. False after
+/// 3 seconds for each lower rank, of 4 at most.
+bool said_by_another(int rank, const std::atomic<bool>& asked);
 
 /// Replaces this process by `mpirun -n RANKS` of itself with the arguments of `argv`, less `--ranks`. Sets the variables that Open MPI wants of root and of
 /// machines with fewer cores than ranks, a free port as MASTER_PORT, and MILLRACE_TERMINAL. UnsupportedError in a build without MPI; IoError where there is no `mpirun`.

@@ -172,6 +172,18 @@ def check_same_job(job: Job) -> None:
     print("ranks that begin with other weights: refused")
 
 
+def check_said_once(job: Job) -> None:
+    """An error that all ranks meet is one line of one rank; one of the configuration is said before there are ranks."""
+    (job.folder / "absent.toml").write_text(CONFIG.format(epochs=4).replace('train = "train.ts"', 'train = "absent.ts"'))
+    (job.folder / "wrong.toml").write_text(CONFIG.format(epochs=4).replace("units = 24", "units = 0"))
+    for config, wanted in (("absent", "absent.ts: cannot open"), ("wrong", "[[layer]]: units: expected an integer")):
+        done = subprocess.run(job.words("unread", "--ranks", "4", config=config), env=environment(), capture_output=True, text=True, timeout=60)
+        said = [line for line in done.stderr.splitlines() if line.startswith("millrace: ")]
+        assert done.returncode == 1 and len(said) == 1 and wanted in said[0], done.stderr
+        assert config == "absent" or done.stderr.count("\n") == 1, done.stderr
+    print("a missing file and a wrong key: one line")
+
+
 def check_shown(job: Job) -> None:
     """Into a pipe there are lines, though mpirun gives rank 0 a terminal of its own; in a terminal there is a bar."""
     def shown(words: list[str], into: int) -> bytes:
@@ -264,6 +276,7 @@ def main() -> None:
         job = Job(pathlib.Path(folder))
         check_starts(job)
         check_same_job(job)
+        check_said_once(job)
         check_shown(job)
         check_lost_rank(job, signal.SIGKILL, ["rank 2 has died", "signal 9"], 5)
         check_lost_rank(job, signal.SIGSTOP, ["rank 2 gave no sign of life"], 15)
