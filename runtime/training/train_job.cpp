@@ -66,13 +66,13 @@ class DataReader {
   JobData read(std::uint64_t seed) {
     JobData data;
     data.train = one(config_.train);
+    if (data.train.sequences() == 0) throw ArgumentError(data.train.source + ": expected at least one sequence to train on, found none");
     first_ = &data.train;
     alphabet_ = data.train.classes;
     data.tested = !config_.test.empty();
     if (data.tested) data.test = one(config_.test);
     data.validated = !config_.validation_file.empty() || config_.validation > 0;
     if (!config_.validation_file.empty()) data.validation = one(config_.validation_file);
-    if (data.train.sequences() == 0) throw ArgumentError(data.train.source + ": expected at least one sequence to train on, found none");
     data.shape = shape_of(data.train);
     if (data.validated && config_.validation_file.empty()) hold_out(data, seed);
     expect_terms("train", data.train);

@@ -477,6 +477,8 @@ TEST_CASE("words of a CSV file are tagged, and a series of numbers is continued"
   CHECK(job.file("a/words.txt") == "\na\nmill\nrace\nruns\nstops, then\nthe\nturns\nwater\n");
   write_text(job.folder / "test.csv", tagged(2, 30) + "s99,mill,X\n");
   check_refused(job.command("a", {"--quiet"}), 1, {"test.csv:", "expected a class of the training data, found 'X'"});
+  write_text(job.folder / "train.csv", "sentence,word,tag\n");
+  check_refused(job.command("a", {"--quiet"}), 1, {"train.csv: expected at least one sequence to train on, found none"});
 
   std::string series = "x;next\n";
   for (int i = 0; i < 600; ++i) series += fmt::format("{:.5f};{:.5f}\n", std::sin(i / 5.0), std::sin((i + 1) / 5.0));
