@@ -99,7 +99,7 @@ int dialogue(const std::string& bin) {
   const RunResult whole = sync_wait(executor, run(load_program(path), {{"words", inputs.words}, {"prior", inputs.prior}}));
   const std::vector<LoDTensor> wanted = whole["emission"].peel();
 
-  app::Child server({bin + "/millrace", "serve", path.string(), "--port", "0"});
+  app::Child server({bin + "/millrace", "serve", path.string(), "--port", "0", "--quiet"});
   const StreamUrl url = url_of(server);
   std::vector<ClientPlan> plans;
   const std::vector<LoDTensor> words = inputs.words.peel(), prior = inputs.prior.peel();

@@ -40,7 +40,7 @@ int trained(const Trained& given) {
   const RunResult whole = sync_wait(executor, run(load_program(given.folder + "/model.mr"), {{"x", data.x}}));
   const Tensor& wanted = whole["scores"].tensor();
 
-  app::Child server({given.bin + "/millrace", "serve", given.folder + "/live.mr", "--port", "0"});
+  app::Child server({given.bin + "/millrace", "serve", given.folder + "/live.mr", "--port", "0", "--quiet"});
   const StreamUrl url = url_of(server);
   SessionPlan plan({{"x", data.x}}, describe_server(url));
   const std::vector<ClientRecord> records = stream_plans(url, plan.take());

@@ -509,6 +509,25 @@ TEST_CASE("numbers of a .ts file are learned with the mean square, and its class
   check_refused(job.command("a", {"--quiet"}), 1, {"a.ts: expected floating values for mse, found classes"});
 }
 
+TEST_CASE("the demo of a trained classifier says what it heard, and no line for each session") {
+  Job job;
+  std::string lines;
+  for (int i = 0; i < 24; ++i) lines += fmt::format("{0},{1},0.5:{2}\n", i % 3, i % 5, i % 3);
+  write_text(job.folder / "a.ts", "@timestamps false\n@classLabel true 0 1 2\n@data\n" + lines);
+  job.config = "epochs = 3\n[data]\ntrain = \"a.ts\"\n[[layer]]\nkind = \"gru\"\nunits = 4\n";
+  REQUIRE(millrace_command(job.command("a", {"--quiet"})).code == 0);
+  const char* set = std::getenv("MILLRACE_BIN");
+  const std::string bin = set == nullptr ? "build/release/bin" : set;
+  const std::string command = fmt::format("'{0}/millrace-demo' --bin '{0}' --trained '{1}' --sequences '{2}' >'{3}' 2>&1", bin,
+                                          (job.folder / "a").string(), (job.folder / "a.ts").string(), (job.folder / "log").string());
+  CHECK(WEXITSTATUS(std::system(command.c_str())) == 0);
+  const std::string log = job.file("log");
+  INFO(log);
+  CHECK(log.starts_with("live: the speaker"));
+  CHECK(log.find("demo: 24 sessions live") != std::string::npos);
+  CHECK(std::count(log.begin(), log.end(), '\n') == 7);
+}
+
 TEST_CASE("values are learned with the mean square") {
   Job job;
   NpzTensors tensors = problem(1, 60);
