@@ -23,6 +23,14 @@ int body_of(const Op& loop) { return loop.attributes.get<BlockId>("sub_block").i
 bool unpacks(const Op& op) { return op.type == "unpack" || op.type == "split_lod_tensor_to_timesteps"; }
 bool packs(const Op& op) { return op.type == "pack" || op.type == "restore_lod_tensor_from_timesteps"; }
 
+/// The level of the sequences that an order is of; −1 where no op of the program made it.
+std::int64_t level_of(const Program& program, VarId order) {
+  for (const Block& block : program.blocks())
+    for (const Op& op : block.ops)
+      if (unpacks(op) && op.outputs[1] == order) return op.attributes.get_or("level", std::int64_t{0});
+  return -1;
+}
+
 /// Whether the iteration is the first one of a run of `every`, and another iteration comes before it.
 VarId at_boundary(Program& program, VarId iteration, std::int64_t every) {
   const auto constant = [&](std::int64_t value) { return emit1(program, "constant", {}, {{"value", Tensor::scalar(value)}}); };
@@ -214,12 +222,35 @@ bool BlockBackward::visit_list(const Op& op) {
   if (op.type == "boot_gradient") {
     const VarId given = sum(op.outputs[0]);
     if (given == no_var || !active(op.inputs[0])) return true;
-    if (program().var(op.inputs[1]).type.ordered) refuse(op, "has no gradient rule for rows of sequences");
+    const VarId moved =
+        program().var(op.inputs[1]).type.ordered ? gather(given, emit1(program(), "reorder_rows", {op.inputs[3], op.inputs[1]})) : given;
     // Element 0 of a list is the gradient where the read was in front of slot 0; elsewhere it is missing.
     const auto constant = [&](std::int64_t value) { return emit1(program(), "constant", {}, {{"value", Tensor::scalar(value)}}); };
     const VarId place = emit1(program(), "minimum", {emit1(program(), "add", {op.inputs[2], constant(1)}), constant(1)});
-    const VarId held = emit1(program(), "add_slot_gradient", {no_gradients(op.inputs[1]), place, given});
+    const VarId held = emit1(program(), "add_slot_gradient", {no_gradients(op.inputs[1]), place, moved});
     add(op.inputs[0], emit1(program(), "slot_gradient", {held, constant(0), op.inputs[0]}));
+    return true;
+  }
+  if (op.type == "unpack_as") {
+    if (!active(op.inputs[0]) || !has_array(op.outputs[0])) return true;
+    const std::int64_t level = level_of(program(), op.inputs[1]);
+    if (level < 0) refuse(op, "has no gradient rule for an order that no unpack of the program made");
+    add(op.inputs[0], emit1(program(), "pack", {as_array(op.outputs[0]), op.inputs[1]}, {{"level", level}}));
+    return true;
+  }
+  if (op.type == "last_rows_gradient") {
+    const VarId list = op.outputs[0], boot = op.outputs[1];
+    if (!active(op.inputs[0]) || (!has_list(list) && !has(boot))) return true;
+    const VarId slots = has_list(list) ? this->list(list) : no_gradients(list);
+    add(op.inputs[0], emit1(program(), "last_rows_of", {slots, op.inputs[1], has(boot) ? sum(boot) : zeros_like(program(), boot)}));
+    return true;
+  }
+  if (op.type == "last_rows_of") {
+    const VarId given = sum(op.outputs[0]);
+    if (given == no_var) return true;
+    const std::vector<VarId> made = emit(program(), Op{"last_rows_gradient", {given, op.inputs[1]}, {}, {}, {}});
+    add_array(op.inputs[0], {Kind::list, made[0]});
+    add(op.inputs[2], made[1]);
     return true;
   }
   const bool lists = op.type == "add_slot_gradient" || op.type == "sum_slot_gradients" || op.type == "slot_gradients_of" ||
@@ -304,8 +335,17 @@ void BlockBackward::visit_last_rows(const Op& op) {
     list_of(last);
 }
 
-/// Ops that move rows by an order.
+VarId BlockBackward::gather(VarId x, VarId rows) { return emit1(program(), "gather", {x, rows}, {{"axis", std::int64_t{0}}}); }
+
+/// Ops that move rows by an order, and their gradients.
 bool BlockBackward::visit_rows(const Op& op) {
+  if (op.type == "shrink_gradient" || op.type == "reorder_gradient") {
+    const VarId given = sum(op.outputs[0]);
+    if (given == no_var || !active(op.inputs[0])) return true;
+    const char* const rows = op.type == "shrink_gradient" ? "shrink_rows" : "reorder_rows";
+    add(op.inputs[0], gather(given, emit1(program(), rows, {op.inputs[1], op.inputs[2]})));
+    return true;
+  }
   if (op.type != "shrink" && op.type != "reorder" && op.type != "same_steps") return false;
   const VarId given = sum(op.outputs[0]);
   if (given == no_var || !active(op.inputs[0])) return true;

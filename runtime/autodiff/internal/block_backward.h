@@ -86,6 +86,7 @@ class BlockBackward {
   void visit_reorder_steps(const Op& op);
   void visit_last_rows(const Op& op);
   bool visit_rows(const Op& op);
+  VarId gather(VarId x, VarId rows);
 
   // ---- Blocks ----
   bool wanted(const Op& op, int block) const;

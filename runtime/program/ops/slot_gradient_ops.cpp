@@ -2,6 +2,8 @@
 // Ops that the backward of loops is made of: gradients of an array's slots as a list, and of ops that move rows.
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include <millrace/kernels/elementwise.h>
 #include <millrace/kernels/fill.h>
@@ -240,16 +242,37 @@ Tensor put_back(const Tensor& gradient, const Tensor& rows, const DDim& dims, St
   return made;
 }
 
+/// i64 [rows]: which row of the state each row of `shrink` is.
+Tensor rows_of_shrink(const SlotValue& state, const SlotValue& step, StreamRef stream) {
+  const LoDTensor numbers(row_numbers(state.tensor(), stream), state.lod());
+  const SlotValue moved = state.has_order() ? SlotValue(numbers, state.order(), state.iteration()) : SlotValue(numbers);
+  return shrunk(moved, step, stream).tensor();
+}
+
+/// The same of `reorder`.
+Tensor rows_of_reorder(const LoDTensor& x, const SequenceOrder& order, StreamRef stream) {
+  return reorder(LoDTensor(row_numbers(x.tensor(), stream), x.lod()), order, stream).tensor();
+}
+
 OpDef shrink_gradient_op() {
   return plain_op(
       "shrink_gradient", {"Gradient", "State", "Step"}, [](InferContext& context) { context.result(like_input(context, 1)); },
       [](OpContext& run) {
         const SlotValue& state = run.in(1).tensor();
-        const LoDTensor numbers(row_numbers(state.tensor(), run.stream()), state.lod());
-        const SlotValue moved = state.has_order() ? SlotValue(numbers, state.order(), state.iteration()) : SlotValue(numbers);
-        const SlotValue kept = shrunk(moved, run.in(2).tensor(), run.stream());
-        run.set(0, put_back(run.tensor(0), kept.tensor(), state.dims(), run.stream()));
+        const Tensor rows = rows_of_shrink(state, run.in(2).tensor(), run.stream());
+        run.set(0, put_back(run.tensor(0), rows, state.dims(), run.stream()));
       });
+}
+
+OpDef shrink_rows_op() {
+  return plain_op(
+      "shrink_rows", {"State", "Step"},
+      [](InferContext& context) {
+        context.tensor(0);
+        context.tensor(1);
+        context.result(VarType(DType::i64, DDim{DDim::unknown}));
+      },
+      [](OpContext& run) { run.set(0, rows_of_shrink(run.in(0).tensor(), run.in(1).tensor(), run.stream())); });
 }
 
 OpDef reorder_gradient_op() {
@@ -261,8 +284,22 @@ OpDef reorder_gradient_op() {
       },
       [](OpContext& run) {
         const LoDTensor& x = run.in(1).tensor();
-        const SlotValue moved = reorder(LoDTensor(row_numbers(x.tensor(), run.stream()), x.lod()), run.in(2).order(), run.stream());
-        run.set(0, put_back(run.tensor(0), moved.tensor(), x.dims(), run.stream()));
+        run.set(0, put_back(run.tensor(0), rows_of_reorder(x, run.in(2).order(), run.stream()), x.dims(), run.stream()));
+      });
+}
+
+/// Of an array, its order; where it has none, rows stay.
+OpDef reorder_rows_op() {
+  return plain_op(
+      "reorder_rows", {"X", "Order"},
+      [](InferContext& context) {
+        if (!context.type(1).is_array()) expect_order(context, 1);
+        context.result(VarType(DType::i64, DDim{extent(context, 0, 0)}));
+      },
+      [](OpContext& run) {
+        const LoDTensor& x = run.in(0).tensor();
+        const std::optional<SequenceOrder> order = run.in(1).is_array() ? run.in(1).array().order() : run.in(1).order();
+        run.set(0, order ? rows_of_reorder(x, *order, run.stream()) : row_numbers(x.tensor(), run.stream()));
       });
 }
 
@@ -280,8 +317,7 @@ OpDef boot_gradient_op() {
         if (run.tensor(2).item_int() >= 0) return run.set(0, full(boot.dims(), 0, boot.dtype(), run.stream()));
         const auto& order = run.in(1).array().order();
         if (!order) return run.set(0, run.tensor(0));
-        const SlotValue moved = reorder(LoDTensor(row_numbers(boot.tensor(), run.stream()), boot.lod()), *order, run.stream());
-        run.set(0, put_back(run.tensor(0), moved.tensor(), boot.dims(), run.stream()));
+        run.set(0, put_back(run.tensor(0), rows_of_reorder(boot, *order, run.stream()), boot.dims(), run.stream()));
       });
   def.host_inputs = {2};
   return def;
@@ -320,6 +356,40 @@ OpDef last_rows_gradient_op() {
       run_last_rows_gradient);
   def.outputs = {"List", "Boot"};
   return def;
+}
+
+/// The gradient of `Gradient` in last_rows_gradient: of each sequence the row of its last step, else its row of Boot.
+OpDef last_rows_of_op() {
+  return plain_op(
+      "last_rows_of", {"List", "Order", "Boot"},
+      [](InferContext& context) {
+        list_type(context, 0);
+        expect_order(context, 1);
+        context.result(like_input(context, 2));
+      },
+      [](OpContext& run) {
+        const TensorList& list = run.in(0).list();
+        const SequenceOrder& order = run.in(1).order();
+        const Tensor& boot = run.tensor(2);
+        Rows of_boot(static_cast<std::size_t>(order.sequences()), -1);
+        std::map<std::int64_t, std::pair<Rows, Rows>> by_step;  // rows of a slot, and the sequences whose last ones they are
+        for (std::int64_t rank = 0; rank < order.sequences(); ++rank) {
+          const std::int64_t sequence = order.permutation()[static_cast<std::size_t>(rank)];
+          const std::int64_t last = order.lengths()[static_cast<std::size_t>(rank)] - 1;
+          if (last < 0) of_boot[static_cast<std::size_t>(sequence)] = sequence;
+          if (last < 0 || is_missing(list, last)) continue;
+          const Rows live = order.live_ranks(last);
+          auto& [rows, sequences] = by_step[last];
+          rows.push_back(std::find(live.begin(), live.end(), rank) - live.begin());
+          sequences.push_back(sequence);
+        }
+        Tensor made = gather_rows(boot, of_boot, run.stream());
+        for (const auto& [step, moved] : by_step) {
+          const Tensor rows = gather_rows(list.at(step), moved.first, run.stream());
+          scatter_rows(rows, moved.second, made, run.stream());
+        }
+        run.set(0, std::move(made));
+      });
 }
 
 /// The windows of one phase of a truncation: run j of `every` items has the window of the last `reach` items up to its end, and belongs to phase
@@ -417,8 +487,11 @@ void add_slot_gradient_ops(OpRegistry& registry) {
   registry.add(reorder_gradient_op());
   registry.add(boot_gradient_op());
   registry.add(last_rows_gradient_op());
+  registry.add(last_rows_of_op());
+  registry.add(shrink_rows_op());
+  registry.add(reorder_rows_op());
   registry.add(run_rows_op());
-  registry.cut_gradients({"run_rows"});
+  registry.cut_gradients({"run_rows", "shrink_rows", "reorder_rows"});
   registry.add(written_op());
   registry.add(stop_gradient_op());
 }

@@ -2,6 +2,7 @@
 // Gradients of gradients of loops.
 #include <functional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/builder/sequence_ops.h>
 #include <millrace/runtime/builder/static_rnn.h>
 
 #include "support/central_difference.h"
@@ -215,6 +217,62 @@ TEST_CASE("second derivatives of loops whose backward has the general form equal
       RunOptions interpreted;
       interpreted.backend = Backend::interpreted;
       CHECK(bits(on_cpu(program, feeds)) == bits(on_cpu(program, feeds, interpreted)));
+    }
+  }
+}
+
+/// A branch in the loop over ragged rows: its backward has the general form. The boot and an input that stays are computed; the last states are read.
+Var ragged_branch(const Inputs& in) {
+  const Var boot = drop_lod(matmul(sequence_pool(in.x, "sum"), in.w));
+  DynamicRNN rnn;
+  Var h;
+  {
+    const auto block = rnn.block();
+    const Var x = rnn.step_input(in.x), kept = rnn.static_input(boot);
+    h = rnn.memory(boot);
+    const Var a = matmul(x, in.w) + in.b;
+    const Var next = if_else(
+        less(sum(a), constant(Tensor::from(std::vector<double>{.1}, DDim{}))),
+        [&] { return std::vector<Var>{tanh(a + matmul(h, in.u)) * kept}; }, [&] { return std::vector<Var>{tanh(h) * a}; })[0];
+    rnn.update_memory(h, next);
+    rnn.output(next);
+  }
+  return concat({drop_lod(rnn.outputs()[0]), rnn.last(h)}, 0);
+}
+
+/// Two levels: an RNN over the words of a sentence, whose steps are RNNs over the rows of a word.
+Var ragged_levels(const Inputs& in) {
+  DynamicRNN outer({.level = 0});
+  {
+    const auto block = outer.block();
+    const Var words = outer.step_input(in.x);
+    const Var before = outer.memory(DType::f64, {width}, .1);
+    DynamicRNN inner;
+    Var h;
+    {
+      const auto inside = inner.block();
+      const Var row = inner.step_input(words);
+      h = inner.memory(before);
+      const Var next = tanh(matmul(row, in.w) + matmul(h, in.u) + in.b);
+      inner.update_memory(h, next);
+      inner.output(next);
+    }
+    outer.update_memory(before, inner.last(h));
+    outer.output(sequence_pool(inner.outputs()[0], "sum") * before);
+  }
+  return drop_lod(outer.outputs()[0]);
+}
+
+TEST_CASE("second derivatives of loops over ragged rows whose backward has the general form equal central differences of the first") {
+  const LoD one = LoD::from_lengths({{3, 0, 1, 4}}), two = LoD::from_lengths({{2, 0, 1, 3}, {2, 0, 1, 3, 1, 2}});
+  for (const auto& [name, make, lod] : {std::tuple("branch", ragged_branch, one), std::tuple("levels", ragged_levels, two)}) {
+    CAPTURE(name);
+    const Program program = twice(make, VarType(DType::f64, {DDim::unknown, width}, lod.levels()));
+    for (const std::uint64_t seed : seeds(2)) {
+      INFO("seed ", seed);
+      Random random(seed);
+      const LoDTensor x(random_tensor(random, {lod.rows(), width}, 1, DType::f64), lod);
+      expect_gradients(program, feeds_of(random, x), {"x", "w", "u", "b"}, {.at_most = 6, .seed = seed});
     }
   }
 }

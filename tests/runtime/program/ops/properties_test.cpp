@@ -223,8 +223,9 @@ TEST_CASE("every op says how it treats rows and has a rule for many sequences, b
                                      "restore_lod_tensor_from_timesteps", "reorder", "constant_rows", "last_rows", "constant",
                                      "beam_search_decode",
                                      // Of backward loops (docs/decisions/autodiff.md), which are not fed live.
-                                     "add_slot_gradient", "boot_gradient", "concat_gradient", "last_rows_gradient", "no_slot_gradients",
-                                     "reorder_gradient", "reorder_steps", "run_rows", "shrink_gradient", "slot_gradient",
+                                     "add_slot_gradient", "boot_gradient", "concat_gradient", "last_rows_gradient", "last_rows_of",
+                                     "no_slot_gradients", "reorder_gradient", "reorder_rows", "reorder_steps", "run_rows",
+                                     "shrink_gradient", "shrink_rows", "slot_gradient",
                                      "slot_gradients_of", "slot_gradients_to_array", "sum_slot_gradients", "unpack_as", "unstack_gradient"};
   const std::set<std::string> decoding{"crf_decoding",     "linear_chain_crf",  "ctc_greedy",       "ctc_beam_search",
                                        "edit_distance",    "beam_search_start", "beam_search_step", "sample_tokens",
