@@ -265,9 +265,9 @@ Var ragged_levels(const Inputs& in) {
 
 TEST_CASE("second derivatives of loops over ragged rows whose backward has the general form equal central differences of the first") {
   const LoD one = LoD::from_lengths({{3, 0, 1, 4}}), two = LoD::from_lengths({{2, 0, 1, 3}, {2, 0, 1, 3, 1, 2}});
-  for (const auto& [name, make, lod] : {std::tuple("branch", ragged_branch, one), std::tuple("levels", ragged_levels, two)}) {
+  for (const auto& [name, make, lod] : {std::tuple("branch", &ragged_branch, one), std::tuple("levels", &ragged_levels, two)}) {
     CAPTURE(name);
-    const Program program = twice(make, VarType(DType::f64, {DDim::unknown, width}, lod.levels()));
+    const Program program = twice(make, VarType(DType::f64, {DDim::unknown, width}, lod.depth()));
     for (const std::uint64_t seed : seeds(2)) {
       INFO("seed ", seed);
       Random random(seed);

@@ -219,14 +219,13 @@ TEST_CASE("a row that an op follows has the same result alone and among others")
 }
 
 TEST_CASE("every op says how it treats rows and has a rule for many sequences, but for arrays, orders and control") {
-  const std::set<std::string> driven{"while", "break_if", "if", "unpack", "pack", "shrink", "split_lod_tensor_to_timesteps",
-                                     "restore_lod_tensor_from_timesteps", "reorder", "constant_rows", "last_rows", "constant",
-                                     "beam_search_decode",
-                                     // Of backward loops (docs/decisions/autodiff.md), which are not fed live.
-                                     "add_slot_gradient", "boot_gradient", "concat_gradient", "last_rows_gradient", "last_rows_of",
-                                     "no_slot_gradients", "reorder_gradient", "reorder_rows", "reorder_steps", "run_rows",
-                                     "shrink_gradient", "shrink_rows", "slot_gradient",
-                                     "slot_gradients_of", "slot_gradients_to_array", "sum_slot_gradients", "unpack_as", "unstack_gradient"};
+  const std::set<std::string> driven{
+      "while", "break_if", "if", "unpack", "pack", "shrink", "split_lod_tensor_to_timesteps", "restore_lod_tensor_from_timesteps",
+      "reorder", "constant_rows", "last_rows", "constant", "beam_search_decode",
+      // Of backward loops (docs/decisions/autodiff.md), which are not fed live.
+      "add_slot_gradient", "boot_gradient", "concat_gradient", "last_rows_gradient", "last_rows_of", "no_slot_gradients",
+      "reorder_gradient", "reorder_rows", "reorder_steps", "run_rows", "shrink_gradient", "shrink_rows", "slot_gradient",
+      "slot_gradients_of", "slot_gradients_to_array", "sum_slot_gradients", "unpack_as", "unstack_gradient"};
   const std::set<std::string> decoding{"crf_decoding",     "linear_chain_crf",  "ctc_greedy",       "ctc_beam_search",
                                        "edit_distance",    "beam_search_start", "beam_search_step", "sample_tokens",
                                        "ctc_align",        "ctc_loss",          "gather_tree",      "linear_chain_crf_gradient",
