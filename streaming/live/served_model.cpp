@@ -27,6 +27,12 @@ ServedModel::ServedModel(const Program& program, StreamConfig config, std::vecto
     for (const Recurrence::Given& given : recurrence_->given)
       if (std::none_of(kept.begin(), kept.end(), [&](const auto& state) { return state.first == given.name; }))
         throw ArgumentError(fmt::format("[learn]: expected the output that follows '{}' in [learn.state], found none", given.name));
+    for (const Recurrence::Input& input : recurrence_->inputs)  // of a graph that is one step: no session would ever have a whole row
+      if (std::any_of(kept.begin(), kept.end(), [&](const auto& state) { return state.first == input.name; }))
+        throw UnsupportedError(
+            fmt::format("[learn]: expected a program over sequences, which begins with the state '{0}', found a graph that takes a row of "
+                        "'{0}' in each step",
+                        input.name));
   }
   for (const Recurrence::Input& input : recurrence_->inputs) {
     PortSpec port{input.name, input.dtype, input.row, {}, {}, {}};

@@ -234,4 +234,15 @@ TEST_CASE("a model that cannot learn live is refused when it is loaded, by name"
   options.states = {{"h", "h_next"}};
   CHECK_THROWS_WITH_AS(make_learning(predictor(), *config.learn, options), doctest::Contains("found a graph that is one step"),
                        UnsupportedError);
+  Program step;
+  {
+    const build::Guard guard(step);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 1})),
+                     h = build::input("h", VarType(DType::f32, {DDim::unknown, 1}));
+    const build::Var next = build::tanh(x * build::parameter("w", Tensor::from<float>({1})) + h);
+    build::output("losses", next * next);
+    build::output("h_next", next);
+  }
+  CHECK_THROWS_WITH_AS(ServedModel(step, learning(4, 4)), doctest::Contains("found a graph that takes a row of 'h' in each step"),
+                       UnsupportedError);
 }
