@@ -18,7 +18,7 @@ using From = Source::From;
 /// From so many rows on, a product over one iteration is as good as one over many.
 constexpr std::int64_t few_rows = 32;
 /// Multiply-adds of a whole loop that nobody needs to interrupt: at most about a millisecond.
-constexpr std::int64_t brief_work = 16 << 20;
+constexpr std::int64_t brief_work = 48 << 20;
 
 }  // namespace
 
