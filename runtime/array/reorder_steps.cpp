@@ -60,6 +60,12 @@ task<TensorArray> reorder_steps(TensorArray array, SequenceOrder from, SequenceO
     const std::vector<std::int64_t> offsets = step_offsets(to);
     if (filled->offsets == offsets) {
       DDim dims = filled->whole.dims();
+      if (memory == nullptr && stream.place().is_cpu() && filled->whole.is_contiguous() && filled->whole.ready().reached()) {
+        dims[0] = DDim::unknown;
+        const TensorArray made = TensorArray(SlotIndex(to.steps()), to).of(filled->whole.dtype(), dims);
+        made.fill_picked({filled->whole, turned_rows(to, offsets), stream.memory()}, offsets);
+        co_return made;
+      }
       if (steps_are_whole(to, filled->whole)) {
         dims[0] = DDim::unknown;
         const TensorArray made = TensorArray(SlotIndex(to.steps()), to).of(filled->whole.dtype(), dims);
@@ -69,13 +75,7 @@ task<TensorArray> reorder_steps(TensorArray array, SequenceOrder from, SequenceO
         }
         co_return made;
       }
-      std::vector<std::int64_t> picked = turned_rows(to, offsets);
-      if (memory == nullptr && stream.place().is_cpu() && filled->whole.is_contiguous() && filled->whole.ready().reached()) {
-        dims[0] = DDim::unknown;
-        const TensorArray made = TensorArray(SlotIndex(to.steps()), to).of(filled->whole.dtype(), dims);
-        made.fill_picked({filled->whole, std::move(picked), stream.memory()}, offsets);
-        co_return made;
-      }
+      const std::vector<std::int64_t> picked = turned_rows(to, offsets);
       Tensor slab(filled->whole.dtype(), dims, memory != nullptr ? memory : stream.memory());
       gather_rows(filled->whole, picked, slab, stream);
       dims[0] = DDim::unknown;

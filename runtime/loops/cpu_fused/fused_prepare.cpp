@@ -96,9 +96,18 @@ bool FusedRun::State::may_pick(std::size_t input) const {
 std::vector<std::int64_t> FusedRun::State::read_slots(std::size_t input, IterationRows& made, StreamRef stream) {
   BoundInput bound_input = binder->input(input, may_pick(input));
   if (bound_input.picked != nullptr) {
-    made.first.assign(bound_input.rows.size(), nullptr);
     made.picked = std::move(bound_input.picked);
     made.begin = std::move(bound_input.begin);
+    const std::vector<std::int64_t>& places = made.picked->rows;
+    const auto* const from = static_cast<const std::byte*>(made.picked->from.raw());
+    made.first.reserve(bound_input.rows.size());
+    for (std::size_t t = 0; t < bound_input.rows.size(); ++t) {
+      const std::int64_t begin = made.begin[t], end = begin + bound_input.rows[t];
+      bool apart = begin == end;
+      for (std::int64_t i = begin + 1; !apart && i < end; ++i)
+        apart = places[static_cast<std::size_t>(i)] != places[static_cast<std::size_t>(i - 1)] + 1;
+      made.first.push_back(apart ? nullptr : from + places[static_cast<std::size_t>(begin)] * made.width * size);
+    }
     return std::move(bound_input.rows);
   }
   const std::byte* whole_rows = nullptr;
@@ -362,7 +371,7 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
     }
     part.picked.resize(inputs.size());
     for (std::size_t i = 0; i < inputs.size(); ++i)
-      if (inputs[i].picked != nullptr) part.picked[i].resize(count * inputs[i].width * size, arena, stream);
+      if (inputs[i].any_apart(0, operands.iterations)) part.picked[i].resize(count * inputs[i].width * size, arena, stream);
     parts.push_back(std::move(part));
   }
   make_room_aside(loop->ahead_, ahead_targets, &Part::ahead_aside, stream);

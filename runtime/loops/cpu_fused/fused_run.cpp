@@ -30,7 +30,7 @@ RowView FusedRun::State::source(const Part& part, const Source& from, std::int64
   switch (from.from) {
     case From::input: {
       const IterationRows& input = inputs[from.place];
-      if (input.picked != nullptr) return {part.picked[from.place].data(), input.width};
+      if (input.stands_apart(iteration)) return {part.picked[from.place].data(), input.width};
       return {const_cast<std::byte*>(input.first[at]) + part.first * input.width * size, input.width};
     }
     case From::state: return part.states[from.place];
@@ -103,7 +103,7 @@ bool FusedRun::State::find_tracks(Part& part, std::int64_t begin, std::int64_t e
   };
   // Iterations whose slots stand in a line, from `first` on.
   const auto line = [&](const Source& from, std::int64_t first, std::int64_t first_row) -> std::optional<RowTrack> {
-    if (from.from == From::input && inputs[from.place].picked != nullptr) return std::nullopt;
+    if (from.from == From::input && inputs[from.place].any_apart(first, end)) return std::nullopt;
     const RowView view = source(part, from, first, first_row);
     const std::int64_t step = between(view, source(part, from, first + 1, first_row + count));
     if (from.from == From::input)
@@ -266,7 +266,7 @@ void FusedRun::State::take_states(Part& part, std::int64_t iteration, std::int64
 void FusedRun::State::pick_rows(Part& part, std::int64_t iteration) const {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const IterationRows& input = inputs[i];
-    if (input.picked == nullptr) continue;
+    if (!input.stands_apart(iteration)) continue;
     const std::int64_t* places = input.picked->rows.data() + input.begin[static_cast<std::size_t>(iteration)] + part.first;
     const auto* from = static_cast<const std::byte*>(input.picked->from.raw());
     const std::int64_t bytes = input.width * size, count = live(part, iteration);

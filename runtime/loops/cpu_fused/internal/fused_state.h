@@ -56,11 +56,18 @@ inline constexpr std::int64_t slice_work = 200 << 20;
 
 /// Rows of all iterations of one thing, wherever each iteration's lie.
 struct IterationRows {
-  PooledVector<const std::byte*> first;  // by iteration; null where rows stand apart
+  PooledVector<const std::byte*> first;  // by iteration; null where rows that were picked stand apart
   std::int64_t width = 0;
-  // Rows that stand apart: those of iteration t are rows picked->rows[begin[t]] and following of picked->from.
+  // Picked rows: those of iteration t are rows picked->rows[begin[t]] and following of picked->from.
   std::shared_ptr<const detail::PickedRows> picked = nullptr;
   std::vector<std::int64_t> begin = {};
+
+  bool stands_apart(std::int64_t iteration) const { return picked != nullptr && first[static_cast<std::size_t>(iteration)] == nullptr; }
+  bool any_apart(std::int64_t from, std::int64_t past) const {
+    for (; from < past; ++from)
+      if (stands_apart(from)) return true;
+    return false;
+  }
 };
 
 /// A run of a fused loop: its operands (fused_prepare.cpp), and the way of its rows through the iterations (fused_run.cpp).
