@@ -16,18 +16,16 @@ bool counts_up(std::span<const std::int64_t> indices) {
   return true;
 }
 
-/// The items of `level` that step `step` takes, given the ranks alive there: item number `step` of each sequence, counted from its end when
-/// the order is reversed.
-Indices items_of(const SequenceOrder& order, const Indices& ranks, std::int64_t step) {
+/// Appends the items of `level` that step `step` takes, given the ranks alive there: item number `step` of each sequence, counted from its end
+/// when the order is reversed.
+void append_items(const SequenceOrder& order, const Indices& ranks, std::int64_t step, Indices& items) {
   const auto offsets = order.lod().offsets(order.level());
   const auto permutation = order.permutation();
-  Indices items;
-  items.reserve(ranks.size());
+  const bool reversed = order.reversed();
   for (const std::int64_t rank : ranks) {
     const auto sequence = static_cast<std::size_t>(permutation[static_cast<std::size_t>(rank)]);
-    items.push_back(order.reversed() ? offsets[sequence + 1] - 1 - step : offsets[sequence] + step);
+    items.push_back(reversed ? offsets[sequence + 1] - 1 - step : offsets[sequence] + step);
   }
-  return items;
 }
 
 /// The ranks of `ranks` whose sequences are longer than `step`, in place.
@@ -69,11 +67,13 @@ Indices slab_items(const SequenceOrder& order) {
   Indices items(static_cast<std::size_t>(offsets.back()));
   Indices ranks(permutation.size());
   std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
-  std::int64_t next = 0;
+  Indices slab;
+  slab.reserve(items.size());
   for (std::int64_t step = 0; step < order.steps(); ++step) {
     drop_ended(order, step, ranks);
-    for (const std::int64_t item : items_of(order, ranks, step)) items[static_cast<std::size_t>(item)] = next++;
+    append_items(order, ranks, step, slab);
   }
+  for (std::size_t at = 0; at < slab.size(); ++at) items[static_cast<std::size_t>(slab[at])] = static_cast<std::int64_t>(at);
   return items;
 }
 
@@ -114,16 +114,23 @@ UnpackPlan make_unpack_plan(const LoD& lod, int level, bool sort_by_length, std:
   plan.step_offsets.push_back(0);
   plan.sources.reserve(static_cast<std::size_t>(rows));
   const LoD below = lod.levels(level + 1, lod.depth());
-  const std::int64_t items = lod.offsets(level).back();
+  Indices items;
   Indices ranks(plan.order.permutation().size());
   std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
   for (std::int64_t step = 0; step < plan.order.steps(); ++step) {
     drop_ended(plan.order, step, ranks);
-    RowSelection chosen = select_sequences(items_of(plan.order, ranks, step), below.empty() ? items : rows, below);
-    plan.sources.insert(plan.sources.end(), chosen.rows.begin(), chosen.rows.end());
+    if (below.empty()) {  // an item is a row
+      append_items(plan.order, ranks, step, plan.sources);
+    } else {
+      items.clear();
+      append_items(plan.order, ranks, step, items);
+      RowSelection chosen = select_sequences(items, rows, below);
+      plan.sources.insert(plan.sources.end(), chosen.rows.begin(), chosen.rows.end());
+      plan.step_lods.push_back(std::move(chosen.lod));
+    }
     plan.step_offsets.push_back(static_cast<std::int64_t>(plan.sources.size()));
-    plan.step_lods.push_back(std::move(chosen.lod));
   }
+  plan.step_lods.resize(static_cast<std::size_t>(plan.order.steps()));
   plan.identity = counts_up(plan.sources);
   return plan;
 }

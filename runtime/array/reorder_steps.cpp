@@ -18,22 +18,27 @@ void check_orders(const TensorArray& array, const SequenceOrder& from, const Seq
                  to.to_string());
 }
 
-/// The first row of each step in the slab, and the number of rows.
+/// The first row of each step in the slab, and the number of rows, of an order with the longest sequences first.
 std::vector<std::int64_t> step_offsets(const SequenceOrder& order) {
   std::vector<std::int64_t> offsets{0};
-  for (std::int64_t step = 0; step < order.steps(); ++step) offsets.push_back(offsets.back() + order.live(step));
+  offsets.reserve(static_cast<std::size_t>(order.steps()) + 1);
+  const auto lengths = order.lengths();
+  std::size_t live = lengths.size();
+  for (std::int64_t step = 0; step < order.steps(); ++step) {
+    while (live > 0 && lengths[live - 1] <= step) --live;
+    offsets.push_back(offsets.back() + static_cast<std::int64_t>(live));
+  }
   return offsets;
 }
 
 /// Both orders have the longest sequences first, one of them from the ends: rank k at step t is rank k at step length(k) − 1 − t.
 std::vector<std::int64_t> turned_rows(const SequenceOrder& to, const std::vector<std::int64_t>& offsets) {
-  std::vector<std::int64_t> rows;
-  rows.reserve(static_cast<std::size_t>(offsets.back()));
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(offsets.back()));
   const auto lengths = to.lengths();
-  for (std::int64_t step = 0; step < to.steps(); ++step) {
-    const std::int64_t live = offsets[static_cast<std::size_t>(step + 1)] - offsets[static_cast<std::size_t>(step)];
-    for (std::int64_t rank = 0; rank < live; ++rank)
-      rows.push_back(offsets[static_cast<std::size_t>(lengths[static_cast<std::size_t>(rank)] - 1 - step)] + rank);
+  for (std::size_t rank = 0; rank < lengths.size(); ++rank) {
+    const auto length = static_cast<std::size_t>(lengths[rank]);
+    for (std::size_t step = 0; step < length; ++step)
+      rows[static_cast<std::size_t>(offsets[step]) + rank] = offsets[length - 1 - step] + static_cast<std::int64_t>(rank);
   }
   return rows;
 }

@@ -129,6 +129,13 @@ task<std::unique_ptr<LoopRun>> LoopRunner::prepare(std::shared_ptr<LoopRunner> l
   co_return backend->prepare(std::move(operands), stream, *why);
 }
 
+/// Null where nothing has begun.
+std::unique_ptr<LoopRun> LoopRunner::take_begun(const CompiledOp& op, const LoopBackend& backend) {
+  if (begun_.op != op.op || begun_.backend != &backend) return nullptr;
+  begun_.op = nullptr;
+  return std::move(begun_.run);
+}
+
 /// False when the interpreter has to run the loop, or the rest of it.
 task<bool> LoopRunner::run_in(std::shared_ptr<LoopRunner> loops, LoopBackend* backend, const CompiledOp* op, ScopePtr scope,
                               LoopStart* start, std::string* why) {
@@ -140,7 +147,8 @@ task<bool> LoopRunner::run_in(std::shared_ptr<LoopRunner> loops, LoopBackend* ba
     }
   }
   Prepared prepared{backend, {}, {op->op}};
-  std::unique_ptr<LoopRun> first = co_await prepare(loops, backend, op, scope, {&prepared.runs, nullptr}, why);
+  std::unique_ptr<LoopRun> first = loops->take_begun(*op, *backend);
+  if (first == nullptr) first = co_await prepare(loops, backend, op, scope, {&prepared.runs, nullptr}, why);
   if (first == nullptr) co_return false;
   int threads = 1;
   if (backend->on_host()) threads = co_await team_size(loops->stream_of(*op, *scope, *backend));
@@ -238,8 +246,12 @@ bool LoopRunner::run_at_once(const CompiledOp& op, const ScopePtr& scope) {
   std::optional<LoopOperands> operands = OperandBinding(backend, values, {}, stream).bind();
   if (!operands || operands->iterations <= 0 || ends_early(op, operands->iterations)) return false;
   std::string why;
-  const std::unique_ptr<LoopRun> run = backend.prepare(std::move(*operands), stream, why);
-  if (run == nullptr || !run->brief()) return false;
+  std::unique_ptr<LoopRun> run = backend.prepare(std::move(*operands), stream, why);
+  if (run == nullptr) return false;
+  if (!run->brief()) {
+    if (scope == state_->root()) begun_ = {op.op, &backend, std::move(run)};  // an op of an inner block may begin again, with other values
+    return false;
+  }
   const ConcurrentLoops::End end = end_of(op);
   const ConcurrentLoops::Decision decision(groups_.led_by(op.op));
   const std::unique_ptr<LoopStages> stages = backend.stages({run.get()}, *threads);

@@ -45,7 +45,14 @@ class LoopRunner : public std::enable_shared_from_this<LoopRunner> {
     std::vector<std::unique_ptr<LoopRun>> runs;
     std::vector<const Op*> ops;
   };
+  /// What `run_at_once` prepared of a loop that takes too long for it.
+  struct Begun {
+    const Op* op = nullptr;
+    const LoopBackend* backend = nullptr;
+    std::unique_ptr<LoopRun> run;
+  };
 
+  std::unique_ptr<LoopRun> take_begun(const CompiledOp& op, const LoopBackend& backend);
   void add_group(std::size_t number);
   const CompiledOp& compiled(const Op* op) const;
   bool allows(Backend kind) const;
@@ -66,6 +73,7 @@ class LoopRunner : public std::enable_shared_from_this<LoopRunner> {
   std::shared_ptr<RunState> state_;
   std::shared_ptr<RunPorts> ports_;
   ConcurrentLoops groups_;
+  Begun begun_;
 };
 
 }  // namespace millrace
