@@ -2,6 +2,7 @@
 #include <millrace/kernels/cpu/lstm_gate_kernels.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
 #include <millrace/kernels/cpu/targets.h>
@@ -51,8 +52,11 @@ HWY_INLINE void EachVector(const GateRows<T, Operands>& of, F f) {
   }
 }
 
+/// The gates that a call has.
+enum class Gates : std::uint8_t { cell, all, output };  // without o; with o; with what o is multiplied with, too
+
 /// The forms of a call are parameters, so that no vector asks for them.
-template <class T, int Terms, bool Whole>
+template <class T, int Terms, Gates Form>
 HWY_INLINE void GatesOf(const LstmGates<T>& gates) {
   using namespace lstm_gates;
   const hn::ScalableTag<T> d;
@@ -71,24 +75,21 @@ HWY_INLINE void GatesOf(const LstmGates<T>& gates) {
     made.of[activation + 1 - outputs] = f;
     made.of[activation + 2 - outputs] = g;
     made.of[c_out - outputs] = next;
-    if constexpr (Whole) {
-      const auto o = Sigmoid(d, pre(3)), a = Tanh(d, next);
-      made.of[activation + 3 - outputs] = o;
-      made.of[cell_activation - outputs] = a;
-      made.of[h_out - outputs] = hn::Mul(o, a);
-    } else {
-      for (const int absent : {activation + 3, int{cell_activation}, int{h_out}}) made.of[absent - outputs] = hn::Zero(d);
-    }
+    auto o = hn::Zero(d), a = hn::Zero(d);
+    if constexpr (Form != Gates::cell) o = Sigmoid(d, pre(3));
+    if constexpr (Form == Gates::output) a = Tanh(d, next);
+    made.of[activation + 3 - outputs] = o;
+    made.of[cell_activation - outputs] = a;
+    made.of[h_out - outputs] = hn::Mul(o, a);
     return made;
   });
 }
 
 template <class T, int Terms>
 void RunGatesOf(const LstmGates<T>& gates) {
-  if (gates.at[lstm_gates::sum + 3] != nullptr)
-    GatesOf<T, Terms, true>(gates);
-  else
-    GatesOf<T, Terms, false>(gates);
+  if (gates.at[lstm_gates::sum + 3] == nullptr) return GatesOf<T, Terms, Gates::cell>(gates);
+  const bool output = gates.at[lstm_gates::cell_activation] != nullptr || gates.at[lstm_gates::h_out] != nullptr;
+  output ? GatesOf<T, Terms, Gates::output>(gates) : GatesOf<T, Terms, Gates::all>(gates);
 }
 
 template <class T>

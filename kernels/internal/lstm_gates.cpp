@@ -48,6 +48,10 @@ class Finder {
       if (auto found = closed(std::move(whole))) return found;
     }
     ops_ = of_cell;
+    Lstm four = cell;
+    if (match_fourth(four) && match_terms(four, 4))
+      if (auto found = closed(std::move(four))) return found;
+    ops_ = of_cell;
     Lstm summed = cell;
     if (match_terms(summed, 3))
       if (auto found = closed(std::move(summed))) return found;
@@ -172,6 +176,21 @@ class Finder {
         add(product);
         return true;
       }
+    }
+    return false;
+  }
+
+  /// The output gate alone, of the same sums: something else than tanh is between the cell state and the product.
+  bool match_fourth(Lstm& lstm) {
+    const RowOperand* const sums = &lstm.operands[gate::sum];
+    const auto taken = [&](const RowOperand& sum) {
+      return std::any_of(sums, sums + 3, [&](const RowOperand& each) { return same(each, sum); });
+    };
+    for (std::size_t i = 0; i < desc_.ops.size(); ++i) {
+      const RowOp& op = desc_.ops[i];
+      if (!is(op, Unary::sigmoid) || !plain(op, hidden_) || op.in[0].reg != sums->reg || taken(op.in[0])) continue;
+      take_gate(3, i, lstm);
+      return true;
     }
     return false;
   }

@@ -42,6 +42,16 @@ LoDTensor taken_from(const FilledSlots& filled, bool all_issued, std::int64_t in
   return LoDTensor(part_of(slot, filled.watermark ? Point(filled.watermark, static_cast<std::uint64_t>(index) + 1) : slot.ready()));
 }
 
+/// A slot of picked rows that stand side by side, where they are; none where they do not, or are not picked.
+std::optional<LoDTensor> picked_in_line(const FilledSlots& filled, std::int64_t index) {
+  const std::int64_t begin = filled.offsets[static_cast<std::size_t>(index)], end = filled.offsets[static_cast<std::size_t>(index) + 1];
+  if (filled.picked == nullptr || begin == end) return std::nullopt;
+  const std::int64_t* const rows = filled.picked->rows.data();
+  for (std::int64_t at = begin + 1; at < end; ++at)
+    if (rows[at] != rows[at - 1] + 1) return std::nullopt;
+  return LoDTensor(filled.picked->from.rows(rows[begin], rows[begin] + (end - begin)));
+}
+
 }  // namespace
 
 /// Waiters taken off their lists; the destructor wakes them, so it must stand before the lock whose end frees the mutex.
@@ -145,6 +155,7 @@ std::optional<LoDTensor> ArrayCore::peek(std::int64_t index) const {
   const std::lock_guard lock(mutex_);
   if (!is_written(index) || kind_ == Kind::window) return std::nullopt;
   if (is_of_fill(index)) {
+    if (std::optional<LoDTensor> rows = picked_in_line(*filled_, index)) return std::move(*rows);
     copy_picked();
     return taken_from(*filled_, issued_ == limit_, index);
   }
@@ -209,6 +220,7 @@ LoDTensor ArrayCore::take(std::int64_t index, const TaskInfo* who) {
   Wakeups wakeups;
   const std::lock_guard lock(mutex_);
   if (is_of_fill(index)) {
+    if (std::optional<LoDTensor> rows = picked_in_line(*filled_, index)) return std::move(*rows);
     copy_picked();
     return taken_from(*filled_, issued_ == limit_, index);
   }

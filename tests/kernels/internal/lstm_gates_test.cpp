@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -47,9 +48,12 @@ struct Writer {
   RowOperand made(Binary kind, RowOperand a, RowOperand b) { return binary(kind, a, b, {scratch(hidden)}); }
 };
 
+/// Something else than a gate reads the sums of o; a gate does; and its product with the tanh of the cell state is there.
+enum class Fourth : std::uint8_t { other, gate, product };
+
 /// The gates behind `terms` sums, in the order i, f, g, o; `turned`: operands and gates the other way round. `shows`: a product is the last output too,
 /// so that the ops stay what they are.
-RowDesc gates(std::int64_t hidden, int terms, bool whole, bool turned, bool shows) {
+RowDesc gates(std::int64_t hidden, int terms, Fourth fourth, bool turned, bool shows) {
   Writer w;
   w.hidden = hidden;
   RowOperand pre{w.input(4 * hidden)};
@@ -69,13 +73,13 @@ RowDesc gates(std::int64_t hidden, int terms, bool whole, bool turned, bool show
   const RowOperand fresh = w.made(Binary::mul, i_a, i_b);
   const auto [sum_a, sum_b] = pair(kept, fresh);
   const RowOperand next = w.binary(Binary::add, sum_a, sum_b, {w.output(hidden)});
-  if (whole) {
+  if (fourth == Fourth::product) {
     const RowOperand o = w.unary(Unary::sigmoid, of(3), {w.output(hidden)});
     const RowOperand a = w.unary(Unary::tanh, next, {w.output(hidden)});
     const auto [h_a, h_b] = pair(o, a);
     w.binary(Binary::mul, h_a, h_b, {w.output(hidden)});
   } else {
-    w.unary(Unary::neg, of(3), {w.output(hidden)});
+    w.unary(fourth == Fourth::gate ? Unary::sigmoid : Unary::neg, of(3), {w.output(hidden)});
   }
   if (shows) w.unary(Unary::identity, kept, {w.output(hidden)});
   return w.desc;
@@ -160,15 +164,24 @@ void check_bits(const RowDesc& together, const RowDesc& apart) {
 TEST_CASE("the gates of an LSTM that stand together have the bits of their ops, whatever the spelling and the number of rows") {
   for (const std::int64_t hidden : {1, 7, 16, 20, 33})
     for (const int terms : {0, 1, 2})
-      for (const bool whole : {false, true})
+      for (const Fourth fourth : {Fourth::other, Fourth::gate, Fourth::product})
         for (const bool turned : {false, true}) {
           CAPTURE(hidden);
           CAPTURE(terms);
-          CAPTURE(whole);
+          CAPTURE(static_cast<int>(fourth));
           CAPTURE(turned);
           // Without the output gate another op reads the sums, which then stay ops of their own.
-          check_bits(gates(hidden, terms, whole, turned, false), gates(hidden, terms, whole, turned, true));
+          check_bits(gates(hidden, terms, fourth, turned, false), gates(hidden, terms, fourth, turned, true));
         }
+}
+
+TEST_CASE("sums of an LSTM's gates are part of them where the output gate is not multiplied with the tanh of the cell state") {
+  const RowDesc desc = gates(8, 2, Fourth::gate, false, false);
+  const auto found = internal::find_lstm_gates(desc);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].first == 0);
+  CHECK(found[0].last + 1 == desc.ops.size());
+  CHECK(internal::find_lstm_gates(gates(8, 2, Fourth::other, false, false)).at(0).first == 2);
 }
 
 TEST_CASE("the gradients of an LSTM's gates that stand together have the bits of their ops") {
@@ -184,7 +197,7 @@ TEST_CASE("the gradients of an LSTM's gates that stand together have the bits of
 }
 
 TEST_CASE("gates of an LSTM with an op between them stay in their ops") {
-  RowDesc desc = gates(8, 1, true, false, false);
+  RowDesc desc = gates(8, 1, Fourth::product, false, false);
   const auto sum = std::find_if(desc.ops.begin(), desc.ops.end(), [](const RowOp& op) { return op.kind == RowOp::Kind::unary; });
   RowOp between = *sum;
   desc.registers.push_back({RowRegister::Kind::scratch, 8, 0});
