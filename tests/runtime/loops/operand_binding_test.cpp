@@ -125,5 +125,6 @@ TEST_CASE("a loop is brief as long as nobody would want to interrupt it") {
   };
   CHECK(brief(1, 4));
   CHECK(brief(100, 256));
+  CHECK(brief(600, 256));
   CHECK_FALSE(brief(1000, 256));
 }
