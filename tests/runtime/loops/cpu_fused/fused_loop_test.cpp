@@ -146,7 +146,8 @@ TEST_CASE("a loop reads rows that stand apart, in parts and beside rows that its
       }
       output("y", back.outputs().at(0));
     }
-    for (const LoD::Level& lengths : {LoD::Level{3, 0, 5, 1}, LoD::Level{2, 2}, LoD::Level(3, 9), LoD::Level(70, 2), LoD::Level{4, 1, 1, 7}}) {
+    for (const LoD::Level& lengths :
+         {LoD::Level{3, 0, 5, 1}, LoD::Level{2, 2}, LoD::Level(3, 9), LoD::Level(70, 2), LoD::Level{4, 1, 1, 7}}) {
       const LoD lod = LoD::from_lengths({lengths});
       CAPTURE(lod.to_string());
       CHECK(compare(program, {{"x", LoDTensor(random_tensor(random, {lod.rows(), width}), lod)}}) == 2);
