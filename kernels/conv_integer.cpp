@@ -38,21 +38,22 @@ PackedConvInteger pack_conv_integer(const ConvDesc& desc, const Tensor& weights,
                            std::vector<std::int32_t>(static_cast<std::size_t>(units), 0),
                            {zeros.begin(), zeros.end()},
                            {added.begin(), added.end()},
-                           by_units ? std::optional(cpu::pack_byte_units(desc, weights)) : std::nullopt};
+                           by_units ? std::optional(cpu::pack_byte_units(desc, weights)) : std::nullopt,
+                           !by_units && form.gathers() && cpu::int8_kernels().gathering.gather != nullptr};
   if (by_units) return packed;
   auto* const data = packed.data.mutable_data<std::int8_t>();
   std::fill_n(data, packed.data.elements(), std::int8_t{0});
   const std::int8_t* from = weights.data<std::int8_t>();
   for (std::int64_t unit = 0; unit < units; ++unit) {
     std::int8_t* const group = data + unit / form.units * form.group_stride();
-    std::int8_t *const row = group + unit % form.units * form.unit_stride(), *const ones = group + form.unit_rows() * form.unit_stride();
+    std::int8_t* const ones = group + form.unit_rows() * form.unit_stride();
     std::int32_t& sum = packed.sums[static_cast<std::size_t>(unit)];
     for (std::int64_t c = 0; c < form.channels; ++c)
       for (std::int64_t ky = 0; ky < form.taps[0]; ++ky)
         for (std::int64_t kx = 0; kx < form.taps[1]; ++kx, ++from) {
           const std::int64_t at =
               form.by_taps ? (ky * form.fours + kx / 4) * 4 + kx % 4 : ((c / 4 * form.taps[0] + ky) * form.taps[1] + kx) * 4 + c % 4;
-          row[at] = *from;
+          group[form.place_of(unit % form.units, at, packed.in_tiles)] = *from;
           ones[at] = 1;
           sum += *from - (zeros.empty() ? 0 : zeros[static_cast<std::size_t>(unit)]);
         }

@@ -33,6 +33,7 @@ struct PackedConvInteger {
   std::vector<std::int32_t> zeros;  ///< of each unit; empty where all are 0
   std::vector<std::int32_t> added;  ///< to the sums of each unit; empty where all are 0
   std::optional<ConvByteUnits> units = std::nullopt;
+  bool in_tiles = false;  ///< the order of `data`
 };
 /// `weights` i8 [M, C / groups, K1 (, K2)], contiguous, `zeros`: the 0 of those of each unit, `added`: numbers that are added to their
 /// sums, M or none. `places`: those that an image gives, where they are known, else none; few places have units in the lanes. Bits do not depend on it. ShapeError, DTypeError.

@@ -180,6 +180,15 @@ HWY_INLINE ByteSteps StepsOfBytes(const ArithmeticCall<float>& call) {
   return made;
 }
 
+template <class Quotient>
+struct FourOf {
+  using type = bool;
+};
+template <class N>
+struct FourOf<ByteQuotient<N>> {
+  using type = FourQuotients<N>;
+};
+
 /// One row. `sets` has a vector of the one element of each input that repeats. `Quotient`: a ByteQuotient, which stands for the last steps, or void.
 template <class T, class Quotient>
 struct Row {
@@ -199,7 +208,10 @@ struct Row {
       if (call.inputs[k].repeats) sets[k] = hn::Set(d, *from[k]);
     }
     if constexpr (has_quotient)
-      if (row == 0 || call.inputs[steps.divisor].row != 0) quotient = Quotient(*from[steps.divisor], steps.zero);
+      if (row == 0 || call.inputs[steps.divisor].row != 0) {
+        quotient = Quotient(*from[steps.divisor], steps.zero);
+        four = Four(*from[steps.divisor], steps.zero);
+      }
     if constexpr (std::is_same_v<T, float>) {
       if (!is_whole()) return;
       x = reinterpret_cast<const std::uint8_t*>(call.inputs[0].first) +
@@ -242,7 +254,7 @@ struct Row {
       for (int u = 0; u < Vectors; ++u) to[u] = hn::LoadU(d, from[k] + places[u]);
     });
     if constexpr (std::is_same_v<T, float>)
-      if (call.to != DType::f32) return store<Vectors>(v, places, out);
+      if (call.to != DType::f32) return store<Vectors, Inside>(v, places, out);
     for (int u = 0; u < Vectors; ++u) hn::StoreU(v[u], d, static_cast<T*>(out) + places[u]);
   }
   /// `count` elements from element `begin` on, less than a vector.
@@ -265,7 +277,7 @@ struct Row {
     if constexpr (std::is_same_v<T, float>)
       if (call.to != DType::f32) {
         std::uint8_t bytes[most_lanes];
-        store<1>(v, &first, bytes);
+        store<1, true>(v, &first, bytes);
         std::memcpy(out, bytes, count);
         return;
       }
@@ -273,10 +285,16 @@ struct Row {
   }
 
  private:
-  template <int Vectors>
+  template <int Vectors, bool Inside>
   HWY_INLINE void store(const V* v, const std::int64_t* places, void* out) const {
     if constexpr (has_quotient) {
       const typename Quotient::Bytes bytes;
+      if constexpr (Inside && Vectors % 4 == 0) {
+        for (int u = 0; u < Vectors; u += 4)
+          four.run(v + u, static_cast<std::uint8_t*>(out) + places[u],
+                   [&](int i) HWY_ATTR { hn::StoreU(quotient(v[u + i]), bytes, static_cast<std::uint8_t*>(out) + places[u + i]); });
+        return;
+      }
       for (int u = 0; u < Vectors; ++u) hn::StoreU(quotient(v[u]), bytes, static_cast<std::uint8_t*>(out) + places[u]);
     } else {
       StoreAs<Vectors>(d, call.to, v, places, out);
@@ -285,10 +303,13 @@ struct Row {
   HWY_INLINE bool is_whole() const { return call.from != dtype_of<T>; }
   const std::uint8_t* x = nullptr;  ///< whole numbers
   ByteSteps steps;                  ///< those that Quotient stands for
-  std::conditional_t<has_quotient, Quotient, bool> quotient = none();
+  std::conditional_t<has_quotient, Quotient, bool> quotient = none<Quotient>();
+  using Four = typename FourOf<Quotient>::type;
+  Four four = none<Four>();
+  template <class Of>
   static HWY_INLINE auto none() {
     if constexpr (has_quotient)
-      return Quotient(1, 0);
+      return Of(1, 0);
     else
       return false;
   }
@@ -328,15 +349,16 @@ HWY_NOINLINE void RedoQuotients(const ArithmeticCall<float>& call, const ByteSte
   Row<float, ByteQuotient<N>> row(call, steps);
   row.start(0);
   if (r > 0) row.start(r);
-  row.template whole<1, true>(i, i, reinterpret_cast<std::uint8_t*>(call.out) + r * call.out_row);
+  auto* const out = reinterpret_cast<std::uint8_t*>(call.out) + r * call.out_row;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(row.d));
+  call.count < lanes ? row.some(0, static_cast<std::size_t>(call.count), out) : row.template whole<1, true>(i, i, out);
 }
 
 template <class N>
 HWY_NOINLINE void RunQuotients(const ArithmeticCall<float>& call, const ByteSteps& steps) {
   const ArithmeticInput<float>& divisor = call.inputs[steps.divisor];
   const ScaledSums sums(call, divisor);
-  if (!sums.fits || call.count < static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>())))
-    return RunRows<ByteQuotient<N>>(call, steps);
+  if (!sums.fits) return RunRows<ByteQuotient<N>>(call, steps);
   RunScaledSums<N>(call, sums, *divisor.first, steps.zero,
                    [&](std::int64_t r, std::int64_t i) HWY_ATTR { RedoQuotients<N>(call, steps, r, i); });
 }

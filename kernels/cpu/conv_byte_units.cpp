@@ -228,7 +228,10 @@ class UnitRun : TurnedRun {
 class DepthwiseRun : TurnedRun {
  public:
   DepthwiseRun(const PackedConvInteger& weights, const Tensor& x, std::int32_t zero, const ConvIntegerSteps& steps, const Tensor& out)
-      : TurnedRun(weights, x, zero, steps, out, 1), fours_(fours_of(weights.dims)) {}
+      : TurnedRun(weights, x, zero, steps, out, 1), fours_(fours_of(weights.dims)) {
+    for (std::int64_t ky = 0; ky < y_.taps; ++ky)
+      for (std::int64_t kx = 0; kx < x_.taps; ++kx) offsets_.push_back((ky * y_.dilation * x_.extent + kx * x_.dilation) * channels_);
+  }
   using TurnedRun::scratch;
 
   void run(std::uint8_t* turned, ThreadTeam& team) const {
@@ -246,7 +249,16 @@ class DepthwiseRun : TurnedRun {
                 std::int64_t last) const {
     const std::int64_t taps = fours_ * depthwise_taps;
     const auto seen = std::make_unique_for_overwrite<const std::uint8_t*[]>(static_cast<std::size_t>(count * taps));
-    for (std::int64_t i = 0; i < count; ++i) find_taps(image_of(turned, row + i, 0), padding, (row + i) % places_, seen.get() + i * taps);
+    std::int64_t line = row % places_ / x_.out, column = row % places_ % x_.out;
+    const std::uint8_t* image = image_of(turned, row, 0);
+    for (std::int64_t i = 0; i < count; ++i) {
+      find_taps(image, padding, line, column, seen.get() + i * taps);
+      if (++column < x_.out) continue;
+      column = 0;
+      if (++line < y_.out) continue;
+      line = 0;
+      image += channels_ * area_;
+    }
     alignas(64) std::int32_t sums[max_rows * depthwise_channels], starts[depthwise_channels];
     alignas(64) float made[max_rows * depthwise_channels];
     DepthwiseBytesCall call{seen.get(), count, fours_, 0, nullptr, starts, static_cast<std::uint8_t>(has_sign_ ? 0x80 : 0), sums};
@@ -266,9 +278,16 @@ class DepthwiseRun : TurnedRun {
     return internal::wrapping_sub(added, weights_.units->sums.data<std::int32_t>()[unit], zero_ + (has_sign_ ? 128 : 0));
   }
 
-  void find_taps(const std::uint8_t* from, const std::uint8_t* padding, std::int64_t place, const std::uint8_t** to) const {
-    const std::int64_t row = place / x_.out, column = place % x_.out;
+  void find_taps(const std::uint8_t* from, const std::uint8_t* padding, std::int64_t row, std::int64_t column,
+                 const std::uint8_t** to) const {
     const std::uint8_t** const end = to + fours_ * depthwise_taps;
+    const std::int64_t top = y_.place(row, 0), left = x_.place(column, 0);
+    if (y_.has(top) && y_.has(y_.place(row, y_.taps - 1)) && x_.has(left) && x_.has(x_.place(column, x_.taps - 1))) {
+      const std::uint8_t* const first = from + (top * x_.extent + left) * channels_;
+      for (const std::int64_t tap : offsets_) *to++ = first + tap;
+      std::fill(to, end, padding);
+      return;
+    }
     for (std::int64_t ky = 0; ky < y_.taps; ++ky) {
       const std::int64_t at = y_.place(row, ky);
       for (std::int64_t kx = 0; kx < x_.taps; ++kx, ++to) {
@@ -280,6 +299,7 @@ class DepthwiseRun : TurnedRun {
   }
 
   std::int64_t fours_;
+  std::vector<std::int64_t> offsets_;  ///< of the taps behind the first one
 };
 
 ConvByteUnits pack_depthwise(const Tensor& weights) {

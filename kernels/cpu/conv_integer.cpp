@@ -45,7 +45,7 @@ class Run {
         batch_(x.dim(0)),
         plane_(y_.width * x_.width),
         kernels_(int8_kernels()) {
-    gathers_ = kernels_.gathering.gather != nullptr && form_.gathers();
+    gathers_ = weights_.in_tiles;
     direct_ = flip_ == 0 && y_.stride == 1 && x_.stride == 1 && y_.width == y_.extent && x_.width == x_.extent;
     shared_ = form_.by_taps && x_.stride == 1;
     lanes_ = (form_.by_taps ? (shared_ ? 1 : form_.fours) * y_.stride : form_.fours * y_.stride * x_.stride) * plane_ + conv_places +
@@ -161,8 +161,11 @@ class Run {
     };
     constexpr std::int32_t none = 0;
     if (!weights_.zeros.empty()) conv(form_.unit_rows(), 1, &none, windows, false);
-    for (std::int64_t p = 0; gathers_ && p < places; p += conv_places)
-      kernels_.gathering.gather({fours + (first + p) * 4, offsets_.data(), form_.steps()}, room + p / conv_places * panel);
+    for (std::int64_t p = 0; gathers_ && p < places; p += conv_places) {
+      ConvBytesCall call{fours + (first + p) * 4, offsets_.data(), form_.steps()};
+      call.places = std::min(conv_places, places - p);
+      kernels_.gathering.gather(call, room + p / conv_places * panel);
+    }
     const std::int64_t together = gathers_ ? gathered_units : conv_units;
     for (std::int64_t unit = 0; unit < form_.units; unit += together) {
       const std::int64_t units = std::min(together, form_.units - unit), of_all = at * form_.units + unit;

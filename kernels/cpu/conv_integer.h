@@ -24,6 +24,13 @@ struct ConvIntegerForm {
   std::int64_t unit_stride() const { return (!gathers() ? steps() : (steps() + gathered_steps - 1) / gathered_steps * gathered_steps) * 4; }
   /// Rows of weights in front of the one that sums.
   std::int64_t unit_rows() const { return gathers() ? (units + gathered_unit_rows - 1) / gathered_unit_rows * gathered_unit_rows : units; }
+  /// The place of a byte of a unit's weights in its group.
+  std::int64_t place_of(std::int64_t unit, std::int64_t byte, bool in_tiles) const {
+    constexpr std::int64_t bytes = gathered_steps * 4;
+    if (!in_tiles) return unit * unit_stride() + byte;
+    const std::int64_t rows = unit / gathered_unit_rows * gathered_unit_rows;
+    return rows * unit_stride() + byte / bytes * gathered_unit_rows * bytes + (unit - rows) * bytes + byte % bytes;
+  }
   std::int64_t group_stride() const { return (unit_rows() + 1) * unit_stride(); }
   /// Whether kernels may gather: with fewer units what is gathered is not read often enough.
   bool gathers() const { return !by_taps && units >= 8; }

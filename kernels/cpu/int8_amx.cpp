@@ -66,19 +66,28 @@ enum class Signs : std::uint8_t { left, right, both };
   else                                            \
     _tile_dpbssd(SUM, LEFT, RIGHT)
 
-/// Adds the products of 64 bytes of each row with sixteen groups of 32 columns.
-template <Signs signs, bool Lower>
-MILLRACE_AMX inline void add_products(const std::uint8_t* left, std::int64_t left_stride, const std::uint8_t* right) {
-  _tile_loadd(6, right, panel_row);
+/// Adds the products of 64 bytes of each row with sixteen groups of 32 columns, or of 16 that are not `Wide`. The lower rows of the left matrix begin at `lower`.
+template <Signs signs, bool Lower, bool Wide>
+MILLRACE_AMX inline void add_products(const std::uint8_t* left, const std::uint8_t* lower, std::int64_t left_stride,
+                                      const std::uint8_t* right, std::int64_t right_stride) {
+  _tile_loadd(6, right, right_stride);
   _tile_loadd(4, left, left_stride);
   MILLRACE_MULTIPLY_TILES(0, 4, 6);
-  _tile_loadd(7, right + tile_bytes, panel_row);
-  MILLRACE_MULTIPLY_TILES(1, 4, 7);
-  if constexpr (Lower) {
-    _tile_loadd(5, left + tile_rows * left_stride, left_stride);
-    MILLRACE_MULTIPLY_TILES(2, 5, 6);
-    MILLRACE_MULTIPLY_TILES(3, 5, 7);
+  if constexpr (Wide) {
+    _tile_loadd(7, right + tile_bytes, right_stride);
+    MILLRACE_MULTIPLY_TILES(1, 4, 7);
   }
+  if constexpr (Lower) {
+    _tile_loadd(5, lower, left_stride);
+    MILLRACE_MULTIPLY_TILES(2, 5, 6);
+    if constexpr (Wide) {
+      MILLRACE_MULTIPLY_TILES(3, 5, 7);
+    }
+  }
+}
+template <Signs signs, bool Lower>
+MILLRACE_AMX inline void add_products(const std::uint8_t* left, std::int64_t left_stride, const std::uint8_t* right) {
+  add_products<signs, Lower, true>(left, left + tile_rows * left_stride, left_stride, right, panel_row);
 }
 
 #undef MILLRACE_MULTIPLY_TILES
@@ -90,17 +99,6 @@ MILLRACE_AMX inline void clear_sums() {
   if constexpr (Lower) {
     _tile_zero(2);
     _tile_zero(3);
-  }
-}
-
-/// `starts` [32][16], for both halves of the columns.
-template <bool Lower>
-MILLRACE_AMX inline void load_sums(const std::int32_t* starts) {
-  _tile_loadd(0, starts, tile_bytes);
-  _tile_loadd(1, starts, tile_bytes);
-  if constexpr (Lower) {
-    _tile_loadd(2, starts + tile_rows * dot_lanes, tile_bytes);
-    _tile_loadd(3, starts + tile_rows * dot_lanes, tile_bytes);
   }
 }
 
@@ -202,9 +200,33 @@ MILLRACE_AMX void multiply_rows(const Int8Call& call) {
   _tile_release();
 }
 
-void gather(const ConvBytesCall& call, std::uint8_t* to) {
-  for (std::int64_t step = 0; step < call.steps; ++step, to += panel_row) std::memcpy(to, call.x + 4 * call.offsets[step], panel_row);
+MILLRACE_AMX void gather(const ConvBytesCall& call, std::uint8_t* to) {
+  const std::int64_t row = gathered_row(call.places);
+  for (std::int64_t step = 0; step < call.steps; ++step, to += row) {
+    const std::uint8_t* const from = call.x + 4 * call.offsets[step];
+    for (std::int64_t i = 0; i < row; i += tile_bytes) _mm512_storeu_si512(to + i, _mm512_loadu_si512(from + i));
+  }
   finish_stores(to);
+}
+
+/// Sums of 32 places from place 16·v on, or of 16 that are not `Wide`.
+template <bool Lower, bool Wide>
+MILLRACE_AMX void conv_columns(const ConvBytesCall& call, const std::int32_t* starts, std::int64_t v) {
+  constexpr std::int64_t tile = tile_rows * tile_bytes;
+  const std::int64_t row = gathered_row(call.places), stride = call.sums_stride * 4;
+  const auto* const left = reinterpret_cast<const std::uint8_t*>(call.weights);
+  const std::uint8_t *const lower = left + tile_rows * call.weights_stride, *const right = call.gathered + v * tile_bytes;
+  std::int32_t* const sums = call.sums + v * dot_lanes;
+  _tile_loadd(0, starts, tile_bytes);
+  if constexpr (Wide) _tile_loadd(1, starts, tile_bytes);
+  if constexpr (Lower) _tile_loadd(2, starts + tile_rows * dot_lanes, tile_bytes);
+  if constexpr (Lower && Wide) _tile_loadd(3, starts + tile_rows * dot_lanes, tile_bytes);
+  for (std::int64_t chunk = 0; chunk * tile_groups < call.steps; ++chunk)
+    add_products<Signs::left, Lower, Wide>(left + chunk * tile, lower + chunk * tile, tile_bytes, right + chunk * tile_groups * row, row);
+  _tile_stored(0, sums, stride);
+  if constexpr (Wide) _tile_stored(1, sums + dot_lanes, stride);
+  if constexpr (Lower) _tile_stored(2, sums + tile_rows * call.sums_stride, stride);
+  if constexpr (Lower && Wide) _tile_stored(3, sums + tile_rows * call.sums_stride + dot_lanes, stride);
 }
 
 template <bool Lower>
@@ -213,13 +235,8 @@ MILLRACE_AMX void conv_tiles(const ConvBytesCall& call) {
   for (std::int64_t unit = 0; unit < call.units; ++unit)
     _mm512_store_si512(starts + unit * dot_lanes, _mm512_set1_epi32(call.starts[unit]));
   finish_stores(starts);
-  for (std::int64_t v = 0; v < panel_vectors && v * dot_lanes < call.places; v += 2) {
-    load_sums<Lower>(starts);
-    for (std::int64_t step = 0; step < call.steps; step += tile_groups)
-      add_products<Signs::left, Lower>(reinterpret_cast<const std::uint8_t*>(call.weights) + step * dot_group, call.weights_stride,
-                                       call.gathered + step * panel_row + v * tile_bytes);
-    store_tiles<Lower>(call.sums + v * dot_lanes, call.sums_stride);
-  }
+  for (std::int64_t v = 0; v * dot_lanes < call.places; v += 2)
+    call.places > (v + 1) * dot_lanes ? conv_columns<Lower, true>(call, starts, v) : conv_columns<Lower, false>(call, starts, v);
 }
 
 /// The system must be asked for the registers of tiles, once for a process.

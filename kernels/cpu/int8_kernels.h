@@ -42,15 +42,17 @@ struct ConvBytesCall {
   const std::int32_t* starts = nullptr;    ///< of each unit
   std::int32_t* sums = nullptr;            ///< [unit][sums_stride]
   std::int64_t sums_stride = conv_places;  ///< from unit to unit
-  const std::uint8_t* gathered = nullptr;  ///< made by `gather` of x, offsets and steps
+  const std::uint8_t* gathered = nullptr;  ///< made by `gather` of x, offsets, steps and places; weights lie in tiles then
 };
 /// Convolutions that gather take this many units and fours at once. Rows of weights end with zeros up to such a step, and those of a group with such
-/// rows up to a multiple of gathered_unit_rows.
+/// rows up to a multiple of gathered_unit_rows. A tile is [16 units][16 fours] side by side, and the tiles of the same units follow one another: memory is read in its order.
 inline constexpr std::int64_t gathered_units = 32, gathered_unit_rows = 16, gathered_steps = 16;
+/// Bytes of a step that are gathered for so many places.
+inline constexpr std::int64_t gathered_row(std::int64_t places) { return (places + 15) / 16 * 64; }
 
 /// Functions for convolutions of many units, which are faster so; null where they are not.
 struct Gathering {
-  /// to[step, p] = x[offset of the step + p], conv_places fours of each step: then `conv` takes up to gathered_units units.
+  /// to[step, p] = x[offset of the step + p], gathered_row bytes of each step: then `conv` takes up to gathered_units units.
   void (*gather)(const ConvBytesCall&, std::uint8_t* to) = nullptr;
   void (*open)() = nullptr;   ///< before the first such call of `conv` on a thread
   void (*close)() = nullptr;  ///< behind the last one
