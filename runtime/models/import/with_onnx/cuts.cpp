@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <set>
+#include <string>
 #include <string_view>
 
 namespace millrace::importing {
@@ -24,7 +27,95 @@ bool is_cropped(const onnx::NodeProto& node) {
   });
 }
 
-Effect effect_of(const onnx::NodeProto& node) {
+/// What a graph says of the axes of its values.
+class Axes {
+ public:
+  explicit Axes(const onnx::GraphProto& graph) {
+    for (const onnx::TensorProto& known : graph.initializer()) constants_[known.name()] = &known;
+    for (const onnx::NodeProto& node : graph.node()) {
+      if (node.op_type() == "Constant" && node.output_size() == 1)
+        for (const onnx::AttributeProto& attribute : node.attribute())
+          if (attribute.name() == "value") constants_[node.output(0)] = &attribute.t();
+      if (gives_channels(node)) channels_.insert(node.output().begin(), node.output().end());
+    }
+  }
+
+  /// Whether a node takes channels alone from the result of a convolution: axis 1, which no sequence goes along.
+  bool takes_channels(const onnx::NodeProto& node) const {
+    if (node.input_size() == 0 || !channels_.contains(node.input(0))) return false;
+    if (node.op_type() == "Split")
+      return std::any_of(node.attribute().begin(), node.attribute().end(),
+                         [](const auto& attribute) { return attribute.name() == "axis" && attribute.i() == 1; });
+    if (node.op_type() != "Slice") return false;
+    for (const onnx::AttributeProto& attribute : node.attribute())
+      if (attribute.name() == "axes") return attribute.ints_size() == 1 && attribute.ints(0) == 1;
+    return node.input_size() > 3 && is_one(node.input(3));
+  }
+
+ private:
+  /// Whether axis 1 of the outputs is the channels of a convolution.
+  bool gives_channels(const onnx::NodeProto& node) const {
+    constexpr std::array<std::string_view, 29> each{"Relu",
+                                                    "LeakyRelu",
+                                                    "PRelu",
+                                                    "Elu",
+                                                    "Selu",
+                                                    "Celu",
+                                                    "Gelu",
+                                                    "Sigmoid",
+                                                    "Tanh",
+                                                    "HardSigmoid",
+                                                    "HardSwish",
+                                                    "Softplus",
+                                                    "Mish",
+                                                    "Clip",
+                                                    "Erf",
+                                                    "Add",
+                                                    "Sub",
+                                                    "Mul",
+                                                    "Div",
+                                                    "Pow",
+                                                    "Sqrt",
+                                                    "Exp",
+                                                    "Dropout",
+                                                    "Identity",
+                                                    "Min",
+                                                    "Max",
+                                                    "Sum",
+                                                    "QuantizeLinear",
+                                                    "DequantizeLinear"};
+    constexpr std::array<std::string_view, 9> first{
+        "BatchNormalization", "InstanceNormalization", "MaxPool", "AveragePool", "Resize", "Upsample", "Concat", "Slice", "Split"};
+    const std::string& op = node.op_type();
+    if ((!node.domain().empty() && node.domain() != "ai.onnx") || node.input_size() == 0) return false;
+    if (op == "Conv" || op == "ConvTranspose") return true;
+    const auto among = [&](const auto& all) { return std::find(all.begin(), all.end(), op) != all.end(); };
+    if (among(first)) return channels_.contains(node.input(0));
+    // A constant of more axes would move those of the other operand.
+    return among(each) &&
+           std::any_of(node.input().begin(), node.input().end(), [&](const auto& input) { return channels_.contains(input); }) &&
+           std::all_of(node.input().begin(), node.input().end(), [&](const std::string& input) {
+             const auto known = constants_.find(input);
+             return input.empty() || channels_.contains(input) || (known != constants_.end() && known->second->dims_size() <= 3);
+           });
+  }
+  bool is_one(const std::string& value) const {
+    const auto known = constants_.find(value);
+    if (known == constants_.end() || known->second->data_location() == onnx::TensorProto::EXTERNAL) return false;
+    const onnx::TensorProto& list = *known->second;
+    if (std::any_of(list.dims().begin(), list.dims().end(), [](auto extent) { return extent != 1; })) return false;
+    const std::string& raw = list.raw_data();
+    if (list.data_type() == onnx::TensorProto::INT64)
+      return raw == std::string("\1\0\0\0\0\0\0\0", 8) || (list.int64_data_size() == 1 && list.int64_data(0) == 1);
+    return list.data_type() == onnx::TensorProto::INT32 &&
+           (raw == std::string("\1\0\0\0", 4) || (list.int32_data_size() == 1 && list.int32_data(0) == 1));
+  }
+
+  std::map<std::string, const onnx::TensorProto*> constants_;
+  std::set<std::string> channels_;
+};
+
+Effect effect_of(const onnx::NodeProto& node, const Axes& axes) {
   // Windows without padding behind see the last places, too: what looks ahead of the last row stays in their results.
   constexpr std::array<std::string_view, 46> keeping{"Relu",
                                                      "LeakyRelu",
@@ -94,6 +185,7 @@ Effect effect_of(const onnx::NodeProto& node) {
   // A resized axis has no live form: the places of its elements follow from its length.
   if (op == "Resize" || op == "Upsample") return Effect::keeps;
   if (op == "ConvTranspose") return is_cropped(node) ? Effect::cuts : Effect::keeps;
+  if (axes.takes_channels(node)) return Effect::keeps;
   const auto among = [&](const auto& all) { return std::find(all.begin(), all.end(), op) != all.end(); };
   return among(keeping) || among(folding) ? Effect::keeps : Effect::cuts;
 }
@@ -101,10 +193,11 @@ Effect effect_of(const onnx::NodeProto& node) {
 }  // namespace
 
 Cuts::Cuts(const onnx::GraphProto& graph) {
+  const Axes axes(graph);
   bool holds_graphs = false;
   for (int i = graph.node_size() - 1; i >= 0; --i) {
     const onnx::NodeProto& node = graph.node(i);
-    const Effect effect = effect_of(node);
+    const Effect effect = effect_of(node, axes);
     const bool cut = effect == Effect::cuts ||
                      (effect == Effect::keeps &&
                       std::any_of(node.output().begin(), node.output().end(), [&](const std::string& output) { return behind(output); }));
