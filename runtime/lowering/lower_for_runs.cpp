@@ -4,6 +4,7 @@
 #include <millrace/runtime/lowering/drop_unread.h>
 #include <millrace/runtime/lowering/join_arithmetic.h>
 #include <millrace/runtime/lowering/join_attention.h>
+#include <millrace/runtime/lowering/join_bytes.h>
 #include <millrace/runtime/lowering/join_convolutions.h>
 #include <millrace/runtime/lowering/join_filters.h>
 #include <millrace/runtime/lowering/join_integers.h>
@@ -29,6 +30,7 @@ bool lower_for_runs(Program& program, const Place& place, bool filters) {
     drop_unread(program);
     join_arithmetic(program);
     move_bytes(program);
+    join_bytes(program);
     join_integers(program);
     join_convolutions(program);
   }

@@ -80,6 +80,26 @@ OpKernel prepare_arithmetic(const PrepareContext& context) {
   };
 }
 
+// ---- byte_map: formulas of one byte, made when a program is compiled (lowering/join_bytes.h)
+
+void infer_byte_map(InferContext& context) {
+  for (std::size_t input = 0; input < 2; ++input)
+    if (context.tensor(input).dtype != DType::i8) expect_dtype(context, input, DType::u8);
+  const VarType& table = context.tensor(1);
+  if (table.shape && *table.shape != DDim{256}) throw ProgramError("expected a table [256], found " + context.describe(1));
+  context.result(tensor_type(table.dtype, context.tensor(0).shape));
+}
+
+OpDef byte_map_op() {
+  OpDef def = define("byte_map", {"X", "Table"}, {"Out"}, {});
+  def.infer = infer_byte_map;
+  def.prepare = [](const PrepareContext&) -> OpKernel {
+    return [](OpContext& run) { run.set(0, map_bytes(run.tensor(1), run.tensor(0), run.stream())); };
+  };
+  set_made_for_runs(def);
+  return def;
+}
+
 }  // namespace
 
 std::vector<ArithmeticStep> steps_of(const std::string& text) {
@@ -102,6 +122,7 @@ void add_arithmetic_ops(OpRegistry& registry) {
   def.follow_rows = follow_elementwise;
   def.vectorize = vectorize_elementwise;
   registry.add(std::move(def));
+  registry.add(byte_map_op());
 }
 
 }  // namespace millrace::ops

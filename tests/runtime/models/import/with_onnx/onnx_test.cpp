@@ -819,6 +819,27 @@ TEST_CASE("Rows of a convolution that looks ahead along both axes may be made in
   cut.node("Slice", {"r", "zero", "end", "three"}, {"y"});
   CHECK(!find_op(parse(cut), "conv1d").attributes.get_or("winograd", false));
 
+  // Pieces of channels leave no place out; behind a transpose axis 1 may be one that a sequence goes along.
+  const auto in_pieces = [&](bool turned, std::int64_t axis, bool split) {
+    GraphBuilder pieces;
+    pieces.input("x", {-1, 8, -1, -1}).output("y").initializer("w", w).initializer("axis", list({axis})).initializer("n", list({4, 4}));
+    pieces.initializer("zero", list({0})).initializer("four", list({4}));
+    pieces.node("Conv", {"x", "w"}, {"c"}).set("pads", Ints{1, 1, 1, 1});
+    pieces.node("Sigmoid", {"c"}, {"s"});
+    pieces.node("Mul", {"c", "s"}, {"m"});
+    if (turned) pieces.node("Transpose", {"m"}, {"t"}).set("perm", Ints{0, 2, 1, 3});
+    if (split)
+      pieces.node("Split", {turned ? "t" : "m", "n"}, {"y", "rest"}).set("axis", static_cast<int>(axis));
+    else
+      pieces.node("Slice", {turned ? "t" : "m", "zero", "four", "axis"}, {"y"});
+    return find_op(parse(pieces), "conv1d").attributes.get_or("winograd", false);
+  };
+  for (const bool split : {false, true}) {
+    CHECK(in_pieces(false, 1, split));
+    CHECK(!in_pieces(false, 2, split));
+    CHECK(!in_pieces(true, 1, split));
+  }
+
   GraphBuilder body;
   body.input("s", {1, 8, 9, 9}).input("row", {1, 8, 9, 9}).output("next").output("made");
   body.node("Conv", {"row", "w"}, {"c"}).set("pads", Ints{1, 1, 1, 1});
