@@ -9,6 +9,7 @@
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/implementations.h>
+#include <millrace/kernels/internal/row_major.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
@@ -34,6 +35,25 @@ Tensor gather(const Tensor& x, const Tensor& index, int axis, StreamRef stream) 
   Tensor out(x.dtype(), gathered_dims(x.dims(), at, index.dims()), stream.memory());
   internal::check_device_places("gather", stream, {&x, &index, &out});
   launch(TensorRefs<2>{&x, &index}, TensorRefs<1>{&out}, [=](KernelContext& context) { gathers.run(x, index, at, out, context); }, stream);
+  return out;
+}
+
+Tensor gather_planes(const Tensor& x, const Tensor& rows, const Tensor& columns, StreamRef stream) {
+  internal::check_device_places("gather_planes", stream, {&x, &rows, &columns});
+  if (internal::on_cuda(stream.place())) throw PlaceError("gather_planes: expected host memory, found " + x.to_string());
+  for (const Tensor* index : {&rows, &columns}) {
+    internal::check_index_dtype("gather_planes", *index);
+    if (index->rank() != 1) throw ShapeError("gather_planes: expected indices of one axis, found " + index->to_string());
+  }
+  if (x.rank() < 2) throw ShapeError("gather_planes: expected two axes or more, found " + x.to_string());
+  DDim dims = x.dims();
+  dims[x.rank() - 2] = rows.dim(0);
+  dims[x.rank() - 1] = columns.dim(0);
+  Tensor out(x.dtype(), dims, stream.memory());
+  const Tensor from = x.is_contiguous() ? x : internal::row_major("gather_planes", x, stream);
+  launch(
+      TensorRefs<3>{&from, &rows, &columns}, TensorRefs<1>{&out},
+      [from, rows, columns, out = out](ThreadTeam& team) { cpu::gather_planes(from, rows, columns, out, team); }, stream);
   return out;
 }
 

@@ -18,6 +18,10 @@ inline Tensor embedding(const Tensor& table, const Tensor& index, StreamRef stre
 /// ONNX GatherElements: out has the extents of `index`; out[…, i, …] = x[…, index[…, i, …], …].
 Tensor gather_elements(const Tensor& x, const Tensor& index, int axis, StreamRef stream);
 
+/// out[…, i, j] = x[…, rows[i], columns[j]]: gather along the last axis but one, then along the last, written once. `rows` and `columns` are i64 or i32 of one axis. In host memory alone.
+/// Errors as above, and ShapeError.
+Tensor gather_planes(const Tensor& x, const Tensor& rows, const Tensor& columns, StreamRef stream);
+
 /// Rows of axis 0 by plan. out[i] = x[index[i]]; index −1 gives a row of zeros. Rows have the same extents and dtype on
 /// both sides (ShapeError, DTypeError); `out` has as many rows as the plan. Indices below −1 or past the end are an
 /// IndexError: at once for a vector, failing the stream for a tensor (i64 or i32, [rows]).

@@ -173,6 +173,56 @@ void gather(const Tensor& x, const Tensor& index, int axis, const Tensor& out, T
   mapped_copy(x, maps, nullptr, out, team);
 }
 
+void gather_planes(const Tensor& x, const Tensor& rows, const Tensor& columns, const Tensor& out, ThreadTeam& team) {
+  const int rank = x.rank();
+  const std::vector<std::int64_t> down = checked_places("gather_planes", rows, rank - 2, x.dims());
+  const std::vector<std::int64_t> along = checked_places("gather_planes", columns, rank - 1, x.dims());
+  if (out.elements() == 0) return;
+  const std::int64_t height = std::ssize(down), width = std::ssize(along), extent = x.dim(rank - 1), lines = x.dim(rank - 2);
+  const std::int64_t planes = out.elements() / (height * width), repeats = repeats_of(along);
+  const bool one_run = runs_of(along) == 1, all = repeats > 1 && along.front() == 0 && width == repeats * extent;
+  visit_size(x.dtype(), [&](auto type) {
+    using U = typename decltype(type)::type;
+    const U* const from = static_cast<const U*>(x.raw());
+    U* const to = static_cast<U*>(out.raw_mutable());
+    const auto copy = [&](const U* source, U* target) { std::memcpy(target, source, static_cast<std::size_t>(width) * sizeof(U)); };
+    // The lines of small planes are spread together, in memory that stays in the first cache, since a call for a short line takes longer than its elements.
+    constexpr std::int64_t room_bytes = 16384, long_line = 256;
+    const std::int64_t spread = lines * width * std::int64_t{sizeof(U)}, together = std::max<std::int64_t>(1, room_bytes / spread);
+    if (all && width * std::int64_t{sizeof(U)} < long_line && spread <= room_bytes) {
+      team.parallel(planes, std::max<std::int64_t>(together, grain_light / (height * width)), [&](std::int64_t begin, std::int64_t end) {
+        alignas(64) U room[room_bytes / sizeof(U)];
+        for (std::int64_t plane = begin; plane < end; plane += together) {
+          const std::int64_t some = std::min(together, end - plane);
+          repeat_each(from + plane * lines * extent, room, repeats, 0, some * lines * width);
+          U* target = to + plane * height * width;
+          for (std::int64_t i = 0; i < some; ++i)
+            for (const std::int64_t line : down) {
+              copy(room + (i * lines + line) * width, target);
+              target += width;
+            }
+        }
+      });
+      return;
+    }
+    team.parallel(planes * height, std::max<std::int64_t>(1, grain_light / width), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const std::int64_t line = row % height, place = down[static_cast<std::size_t>(line)];
+        U* const target = to + row * width;
+        const U* const source = from + (row / height * lines + place) * extent;
+        if (row > begin && line > 0 && down[static_cast<std::size_t>(line - 1)] == place)
+          copy(target - width, target);
+        else if (repeats > 1)
+          repeat_each(source + along.front(), target, repeats, 0, width);
+        else if (one_run)
+          copy(source + along.front(), target);
+        else
+          for (std::int64_t i = 0; i < width; ++i) target[i] = source[along[static_cast<std::size_t>(i)]];
+      }
+    });
+  });
+}
+
 void gather_elements(const Tensor& x, const Tensor& index, int axis, const Tensor& out, ThreadTeam& team) {
   const std::vector<std::int64_t> places = checked_places("gather_elements", index, axis, x.dims());
   DDim strides = x.strides();

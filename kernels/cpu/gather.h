@@ -12,6 +12,8 @@ namespace millrace::cpu {
 /// numpy's take along `axis`. IndexError for an index outside.
 void gather(const Tensor& x, const Tensor& index, int axis, const Tensor& out, ThreadTeam& team);
 void gather_elements(const Tensor& x, const Tensor& index, int axis, const Tensor& out, ThreadTeam& team);
+/// out[…, i, j] = x[…, rows[i], columns[j]]; x is row-major.
+void gather_planes(const Tensor& x, const Tensor& rows, const Tensor& columns, const Tensor& out, ThreadTeam& team);
 
 /// IndexError unless every entry is −1 or a row of `dims`.
 void check_row_index(const char* op, const std::vector<std::int64_t>& index, const DDim& dims);

@@ -31,6 +31,7 @@ bool lower_for_runs(Program& program, const Place& place, bool filters) {
     join_arithmetic(program);
     move_bytes(program);
     join_bytes(program);
+    join_gathers(program);
     join_integers(program);
     join_convolutions(program);
   }

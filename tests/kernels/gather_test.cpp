@@ -114,6 +114,36 @@ TEST_CASE("gather behind the first axis takes runs of places, single places and 
   }
 }
 
+TEST_CASE("gather of planes is a gather along both axes, of any size of elements, alone and by many threads") {
+  CpuDevice one(1), many(3);
+  Random random(3);
+  const auto repeated = [](std::int64_t extent, std::int64_t times) {
+    List places;
+    for (std::int64_t i = 0; i < extent * times; ++i) places.push_back(i / times);
+    return places;
+  };
+  for (const DType dtype : {DType::f32, DType::u8, DType::f64, DType::bf16})
+    for (const auto& [h, w] : {std::pair{1, 1}, std::pair{4, 5}, std::pair{9, 33}, std::pair{3, 90}, std::pair{200, 40}}) {
+      const Tensor x = cast(random_tensor(random, DType::f32, DDim{2, 3, h, w}, 100), dtype, one.stream(0));
+      List some, run{0};
+      for (int i = 0; i < 7; ++i) some.push_back(random.between(-w, w - 1));
+      if (w > 3) run = {1, 2, 3};
+      for (const List& columns : {repeated(w, 2), repeated(w, 3), some, run, List{0, 0}, List{}})
+        for (const List& rows : {repeated(h, 2), List{h - 1, 0, -1, -1}, List{}}) {
+          const Tensor down = Tensor::from(rows, DDim{std::ssize(rows)}), along = Tensor::from(columns, DDim{std::ssize(columns)});
+          const Tensor wanted = gather(gather(x, along, 3, one.stream(0)), down, 2, one.stream(0));
+          CHECK(same_bits(gather_planes(x, down, along, one.stream(0)), wanted));
+          CHECK(same_bits(gather_planes(x, down, along, many.stream(0)), wanted));
+        }
+      const Tensor turned = x.permute({0, 1, 3, 2}), two = Tensor::from(List{0, 0}), last = Tensor::from(List{-1});
+      CHECK(same_bits(gather_planes(turned, last, two, one.stream(0)),
+                      gather(gather(turned, two, 3, one.stream(0)), last, 2, one.stream(0))));
+    }
+  const Tensor x = Tensor::from(List{1, 2, 3, 4}, DDim{2, 2}), far = Tensor::from(List{2}), near = Tensor::from(List{1});
+  CHECK_THROWS_AS(gather_planes(x, far, near, one.stream(0)).to_vector<std::int64_t>(), IndexError);
+  CHECK_THROWS_AS(gather_planes(x, near, Tensor::scalar(std::int64_t{0}), one.stream(0)), ShapeError);
+}
+
 TEST_CASE("a place outside is an error that names it, the axis and the extents") {
   CpuDevice device;
   CHECK_THROWS_WITH_AS(gather(table(), Tensor::from<std::int64_t>({3}), 0, device.stream(0)),

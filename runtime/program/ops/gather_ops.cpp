@@ -135,12 +135,38 @@ OpDef gather_elements_op() {
   return def;
 }
 
+// ---- gather_planes: two gathers, made when a program is compiled (lowering/join_gathers.h)
+
+void infer_gather_planes(InferContext& context) {
+  const VarType& x = context.tensor(0);
+  std::optional<DDim> shape = x.shape;
+  if (shape && shape->rank() < 2) throw ProgramError("expected two axes or more, found " + context.describe(0));
+  for (std::size_t input = 1; input < 3; ++input) {
+    expect_index(context, input);
+    const VarType& index = context.tensor(input);
+    if (index.shape && index.rank() != 1) throw ProgramError("expected an index of one axis, found " + context.describe(input));
+    if (shape) (*shape)[shape->rank() - 3 + static_cast<int>(input)] = index.shape ? (*index.shape)[0] : DDim::unknown;
+  }
+  context.result(tensor_type(x.dtype, shape));
+}
+
+OpDef gather_planes_op() {
+  OpDef def = define("gather_planes", {"X", "Rows", "Columns"}, {"Out"}, {});
+  def.infer = infer_gather_planes;
+  def.prepare = [](const PrepareContext&) -> OpKernel {
+    return [](OpContext& run) { run.set(0, gather_planes(run.tensor(0), run.tensor(1), run.tensor(2), run.stream())); };
+  };
+  set_made_for_runs(def);
+  return def;
+}
+
 }  // namespace
 
 void add_gather_ops(OpRegistry& registry) {
   registry.add(gather_op("gather", "X", {"axis"}));
   registry.add(gather_op("embedding", "Table", {}));
   registry.add(gather_elements_op());
+  registry.add(gather_planes_op());
   add_gather_gradients(registry);
 }
 
