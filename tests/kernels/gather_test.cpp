@@ -135,11 +135,12 @@ TEST_CASE("gather of planes is a gather along both axes, of any size of elements
           CHECK(same_bits(gather_planes(x, down, along, one.stream(0)), wanted));
           CHECK(same_bits(gather_planes(x, down, along, many.stream(0)), wanted));
         }
-      const Tensor turned = x.permute({0, 1, 3, 2}), two = Tensor::from(List{0, 0}), last = Tensor::from(List{-1});
+      const Tensor turned = x.permute({0, 1, 3, 2}), two = Tensor::from<std::int64_t>({0, 0}), last = Tensor::from<std::int64_t>({-1});
       CHECK(same_bits(gather_planes(turned, last, two, one.stream(0)),
                       gather(gather(turned, two, 3, one.stream(0)), last, 2, one.stream(0))));
     }
-  const Tensor x = Tensor::from(List{1, 2, 3, 4}, DDim{2, 2}), far = Tensor::from(List{2}), near = Tensor::from(List{1});
+  const Tensor x = Tensor::from(List{1, 2, 3, 4}, DDim{2, 2}), far = Tensor::from<std::int64_t>({2}),
+               near = Tensor::from<std::int64_t>({1});
   CHECK_THROWS_AS(gather_planes(x, far, near, one.stream(0)).to_vector<std::int64_t>(), IndexError);
   CHECK_THROWS_AS(gather_planes(x, near, Tensor::scalar(std::int64_t{0}), one.stream(0)), ShapeError);
 }

@@ -10,7 +10,7 @@
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/program/straight_program.h>
 
-#include "support/random.h"
+#include "support/random_tensor.h"
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -36,7 +36,7 @@ Words joined(F body) {
   Program made = program;
   join_gathers(made);
   Random random(4);
-  const Tensor x = random_tensor(random, DType::f32, DDim{2, 3, 4}, 1);
+  const Tensor x = random_tensor(random, DDim{2, 3, 4});
   const auto wanted = StraightProgram(program).run({x}), found = StraightProgram(made).run({x});
   REQUIRE(found.size() == wanted.size());
   for (std::size_t i = 0; i < found.size(); ++i) {
