@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include <millrace/kernels/cpu/conv_byte_units.h>
 #include <millrace/kernels/cpu/conv_integer.h>
@@ -99,12 +101,13 @@ Tensor conv_integer(const PackedConvInteger& weights, const Tensor& x, const Ten
   read[1] = &zero;
   for (std::size_t i = 0; i < held.operands.size(); ++i) read[i + 2] = &held.operands[i];
   launch(
-      read, TensorRefs<1>{&out},
-      [weights, from, zero, held, out = out](KernelContext& context) {
-        const std::int32_t stands =
-            zero.dtype() == DType::i8 ? static_cast<const std::int8_t*>(zero.raw())[0] : static_cast<const std::uint8_t*>(zero.raw())[0];
-        weights.units ? cpu::conv_byte_units(weights, from, stands, held, out, context)
-                      : cpu::conv_integer(weights, from, stands, held, out, context);
+      read, TensorRefs<1>{&out}, std::tie(weights, from, zero, std::as_const(held), std::as_const(out)),
+      [](KernelContext& context, const PackedConvInteger& packed, const Tensor& bytes, const Tensor& of_bytes, const ConvIntegerSteps& ends,
+         const Tensor& result) {
+        const std::int32_t stands = of_bytes.dtype() == DType::i8 ? static_cast<const std::int8_t*>(of_bytes.raw())[0]
+                                                                  : static_cast<const std::uint8_t*>(of_bytes.raw())[0];
+        packed.units ? cpu::conv_byte_units(packed, bytes, stands, ends, result, context)
+                     : cpu::conv_integer(packed, bytes, stands, ends, result, context);
       },
       stream);
   return out;

@@ -88,11 +88,11 @@ class Run {
  private:
   /// One channel sorted by phase, what is padding as zero.
   void sort(const std::uint8_t* from, std::uint8_t* to) const {
+    std::memset(to, zero_, static_cast<std::size_t>(y_.stride * x_.stride * plane_));  // a call for each row takes longer
     for (std::int64_t py = 0; py < y_.stride; ++py)
       for (std::int64_t px = 0; px < x_.stride; ++px)
         for (std::int64_t r = 0; r < y_.width; ++r, to += x_.width) {
           const std::int64_t row = r * y_.stride + py - y_.before;
-          std::memset(to, zero_, static_cast<std::size_t>(x_.width));
           if (row < 0 || row >= y_.extent) continue;
           const std::uint8_t* const line = from + row * x_.extent;
           const std::int64_t first = px - x_.before;  // of the columns, less those in front of the input
