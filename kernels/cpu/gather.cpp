@@ -97,6 +97,12 @@ void repeat_each(const U* from, U* to, std::int64_t repeats, std::int64_t begin,
   for (begin += whole * repeats; begin < end; ++begin) to[begin] = from[begin / repeats];
 }
 
+/// A function of its own: within another one, whose pointers may move, the loop took 1.6 times as long.
+template <class U>
+[[gnu::noinline]] void pick_each(const U* __restrict from, const std::int64_t* __restrict places, std::int64_t count, U* __restrict to) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = from[places[i]];
+}
+
 /// The elements behind `axis` lie side by side, `block` of them at each place; places that follow one another are one run of memory.
 void gather_blocks(const Tensor& x, const std::vector<std::int64_t>& places, int axis, std::int64_t block, const Tensor& out,
                    ThreadTeam& team) {
@@ -113,10 +119,7 @@ void gather_blocks(const Tensor& x, const std::vector<std::int64_t>& places, int
     U* to = static_cast<U*>(out.raw_mutable());
     const auto copy = [&](const U* source, U* target, std::int64_t begin, std::int64_t end) {
       if (repeats > 1) return repeat_each(source + places.front(), target, repeats, begin, end);
-      if (apart && step == 1) {
-        for (std::int64_t at = begin; at < end; ++at) target[at] = source[places[static_cast<std::size_t>(at)]];
-        return;
-      }
+      if (apart && step == 1) return pick_each(source, places.data() + begin, end - begin, target + begin);
       if (apart) {
         for (std::int64_t at = begin; at < end; ++at) target[at] = source[places[static_cast<std::size_t>(at)] * step];
         return;
@@ -217,7 +220,7 @@ void gather_planes(const Tensor& x, const Tensor& rows, const Tensor& columns, c
         else if (one_run)
           copy(source + along.front(), target);
         else
-          for (std::int64_t i = 0; i < width; ++i) target[i] = source[along[static_cast<std::size_t>(i)]];
+          pick_each(source, along.data(), width, target);
       }
     });
   });
