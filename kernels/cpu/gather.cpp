@@ -2,6 +2,7 @@
 #include <millrace/kernels/cpu/gather.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <string>
 
@@ -194,7 +195,8 @@ void gather_planes(const Tensor& x, const Tensor& rows, const Tensor& columns, c
     const std::int64_t spread = lines * width * std::int64_t{sizeof(U)}, together = std::max<std::int64_t>(1, room_bytes / spread);
     if (all && width * std::int64_t{sizeof(U)} < long_line && spread <= room_bytes) {
       team.parallel(planes, std::max<std::int64_t>(together, grain_light / (height * width)), [&](std::int64_t begin, std::int64_t end) {
-        alignas(64) U room[room_bytes / sizeof(U)];
+        alignas(64) std::byte bytes[room_bytes];
+        U* const room = reinterpret_cast<U*>(bytes);
         for (std::int64_t plane = begin; plane < end; plane += together) {
           const std::int64_t some = std::min(together, end - plane);
           repeat_each(from + plane * lines * extent, room, repeats, 0, some * lines * width);
