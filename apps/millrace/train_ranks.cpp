@@ -58,6 +58,7 @@ std::unique_ptr<RankWorld> join_ranks() {
 
 bool said_by_another(int rank, const std::atomic<bool>& asked) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(3 * std::min(rank, 4));
+  if (asked) return false;  // somebody else asked, before the error
   while (!asked && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   return rank > 0 && asked;
 }

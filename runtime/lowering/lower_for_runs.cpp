@@ -7,6 +7,7 @@
 #include <millrace/runtime/lowering/join_bytes.h>
 #include <millrace/runtime/lowering/join_convolutions.h>
 #include <millrace/runtime/lowering/join_filters.h>
+#include <millrace/runtime/lowering/join_gathers.h>
 #include <millrace/runtime/lowering/join_integers.h>
 #include <millrace/runtime/lowering/join_picks.h>
 #include <millrace/runtime/lowering/join_windows.h>
