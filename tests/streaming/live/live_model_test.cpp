@@ -368,9 +368,9 @@ TEST_CASE("a model whose runtime has gone keeps its threads and serves its sessi
   std::optional<LiveSession> session = sync_wait(runtime->executor(), model->open(std::move(start)));
   sync_wait(runtime->executor(), session->push(whole.rows[0].rows(0, 10)));
   runtime.reset();
-  sync_wait(model->executor(), session->push(whole.rows[0].rows(10, whole.rows[0].dim(0))));
-  sync_wait(model->executor(), session->finish());
-  CHECK(sync_wait(model->executor(), taker(&*session, "y")) == WholeRun::bytes(whole.outputs[0]));
+  sync_wait(threads().executor(), session->push(whole.rows[0].rows(10, whole.rows[0].dim(0))));
+  sync_wait(threads().executor(), session->finish());
+  CHECK(sync_wait(threads().executor(), taker(&*session, "y")) == WholeRun::bytes(whole.outputs[0]));
   model.reset();
   session.reset();
 }
