@@ -206,8 +206,7 @@ KeepAlive Runtime::kept_alive() const {
 }
 
 KeepAlive Runtime::counted(std::shared_ptr<std::uint64_t> began) const {
-  return [kept = means(), live = live_,
-          began = std::move(began)] {
+  return [kept = means(), live = live_, began = std::move(began)] {
     const auto let_go = [kept, live](const void*) mutable {
       kept.reset();
       live->ended();

@@ -97,8 +97,8 @@ class FilterStep {
     if (kind == Arithmetic::add) return bind(op, addition(op));
     if (op.type == "concat") return bind(op, joined(op));
     if (op.type == "slice") return bind(op, cut(op));
-    if (op.type == "reshape" && known_.contains(op.inputs[0]) && width_of(op.outputs[0]) == width_of(op.inputs[0]))
-      bind(op, known_.at(op.inputs[0]));
+    const bool passes_on = op.type == "reshape" || step_.registry().at(op.type).traits.forwards;
+    if (passes_on && known_.contains(op.inputs[0]) && width_of(op.outputs[0]) == width_of(op.inputs[0])) bind(op, known_.at(op.inputs[0]));
   }
   void bind(const Op& op, std::optional<std::vector<Columns>> made) {
     if (made && width_of(op.outputs[0]) == width_ * std::ssize(*made)) known_[op.outputs[0]] = std::move(*made);

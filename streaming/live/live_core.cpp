@@ -59,11 +59,7 @@ LivePlace::Options place_of(Runtime& runtime, const LiveOptions& options) {
 }  // namespace
 
 LiveCore::LiveCore(Runtime& on, std::shared_ptr<const Recurrence> recurrence, LiveOptions how)
-    : LivePlace(recurrence, place_of(on, how)),
-      means(on.means()),
-      executor(on.executor()),
-      options(std::move(how)),
-      recurrence_(std::move(recurrence)) {}
+    : LivePlace(recurrence, place_of(on, how)), executor(on.executor()), options(std::move(how)), recurrence_(std::move(recurrence)) {}
 
 const StateSeal& LiveCore::seal() {
   std::call_once(seal_made_,

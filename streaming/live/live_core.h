@@ -76,7 +76,6 @@ class LiveCore final : public LivePlace, public std::enable_shared_from_this<Liv
   /// The seal of states that leave the process; made when it is first asked for. Without the mutex. UnsupportedError without the part openssl.
   const StateSeal& seal();
 
-  const std::shared_ptr<const void> means;  ///< of the runtime, which may go first
   Executor& executor;
   const LiveOptions options;
   std::mutex mutex;

@@ -797,7 +797,8 @@ task<void> LiveSession::finish(Limit deadline) const { return marked(present(), 
 // ---- LiveModel ----
 
 LiveModel::LiveModel(Runtime& runtime, const Program& program, LiveOptions options)
-    : core_(
+    : means_(runtime.means()),
+      core_(
           std::make_shared<LiveCore>(runtime, std::make_shared<const Recurrence>(make_recurrence(program, options.recurrence)), options)) {}
 LiveModel::~LiveModel() { core_->shut_down(); }
 

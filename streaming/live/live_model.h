@@ -272,6 +272,7 @@ class LiveModel {
 
  private:
   Executor& executor() const;
+  std::shared_ptr<const void> means_;  // of the runtime, which may go first
   std::shared_ptr<detail::LiveCore> core_;
 };
 
