@@ -6,6 +6,7 @@
 
 #include <millrace/runtime/task/strand.h>
 #include <millrace/runtime/task/this_task.h>
+#include <millrace/runtime/trace/tracer.h>
 #include <millrace/tensor/pool.h>
 
 namespace millrace {
