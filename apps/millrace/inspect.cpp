@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -71,10 +72,19 @@ std::string ticks_text(const Recurrence& recurrence, const DeviceFlags& device) 
   }
 }
 
+std::ptrdiff_t loops_of(const Executable& executable) {
+  const std::vector<Op>& ops = executable.program().block(0).ops;
+  return std::count_if(ops.begin(), ops.end(), [](const Op& op) { return op.type == "while"; });
+}
+
 /// Each loop before and after each pass, and the backend it runs in.
 std::string loops_text(const Program& program, const DeviceFlags& device) {
-  const Executable executable(program);
+  const Executable automatic(program), with_loops = automatic.with_loops();
+  const Executable& executable = device.chosen_backend() == Backend::automatic ? automatic : with_loops;
   std::string text;
+  if (const std::ptrdiff_t filters = loops_of(with_loops) - loops_of(executable); filters > 0)
+    text +=
+        fmt::format("\nloops that filter: {}, each of which is one op, unless iterations are asked for or a backend is named\n", filters);
   const auto body_of = [](const Op& op) { return op.attributes.get<BlockId>("sub_block").index; };
   for (const LoopGroup& group : executable.loop_groups()) {
     std::string loops;

@@ -302,14 +302,17 @@ class FilterJoiner {
 
   /// Whether nobody but the loop sees the outputs but stacked along axis 0, and the window but behind the last iteration.
   bool is_read_as_expected(const Loop& loop) const {
-    for (const Block& block : program_.blocks())
+    const auto is_own = [&](VarId var) { return var == loop.outputs || var == loop.window; };
+    for (const Block& block : program_.blocks()) {
+      if (std::any_of(block.results.begin(), block.results.end(), is_own)) return false;
       for (const Op& op : block.ops)
         for (const VarId input : op.inputs) {
-          if ((input != loop.outputs && input != loop.window) || block.idx == loop.body) continue;
+          if (!is_own(input) || block.idx == loop.body) continue;
           const bool stacks = op.type == "tensor_array_stack" && op.attributes.get_or("axis", std::int64_t{0}) == 0;
           const bool reads = op.type == "tensor_array_read" && op.inputs.size() > 2 && op.inputs[2] == loop.boot;
           if (block.idx != 0 || (input == loop.outputs ? !stacks : !reads)) return false;
         }
+    }
     return !is_output(program_, loop.outputs) && !is_output(program_, loop.window);
   }
   VarId emit(Op op, std::vector<Op>& made) {

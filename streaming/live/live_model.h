@@ -224,7 +224,8 @@ class [[nodiscard]] LiveGathering {
 /// A program over sequences that are still arriving: any number of live sessions, whose steps are batched as they become ready, on a thread of the
 /// model's own. A sequence has the bits of one run of the whole, however its rows were cut and whoever shares its ticks. Nothing polls.
 ///
-/// Its sessions may outlive it: they then end with CancelledError. The runtime may go before both; an executor or context of the embedder's outlives them. Thread-safe.
+/// Its sessions may outlive it: they then end with CancelledError. A runtime with threads of its own may go first: the threads go on
+/// until the model has gone. A session may be destroyed behind both, and called behind one of them. With a context or executor of the embedder's the runtime outlives the model. Thread-safe.
 class LiveModel {
  public:
   /// UnsupportedError names the op that keeps the program from being fed live; else as `make_recurrence` and `StateSlab`.

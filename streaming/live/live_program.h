@@ -27,7 +27,7 @@ struct LiveProgramOptions {
 /// that goes on while `tensor_array_has(i)` turns as rows arrive. With a window each slot is read once, and memory stays constant.
 ///
 /// Waiting for rows is no deadlock: before `finish` only waits in a circle are, behind it all that nobody will bring about, which fails the run by name (with an `output_window` nothing is
-/// taken for one). Destroying it cancels the run. The runtime may go first; an executor or context of the embedder's outlives it. Thread-safe.
+/// taken for one). Destroying it cancels the run. A runtime with threads of its own may go first; with a context or executor of the embedder's it outlives the live program. Thread-safe.
 class LiveProgram {
  public:
   /// ArgumentError: a program without an input that is an array and is not fed; a window below 0.
@@ -65,7 +65,7 @@ class LiveProgram {
   class State;
   Executor& executor() const;
   std::shared_ptr<const void>
-      means_;  // of the runtime, which may go first; behind this handle the runtime waits for what is left of the run
+      means_;  // of the runtime, which may go first; no frame of the run holds them, so that a runtime that goes last ends its threads
   std::shared_ptr<State> state_;
 };
 

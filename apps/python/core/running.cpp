@@ -204,12 +204,12 @@ struct Compiled {
   explicit Compiled(const Program& program, const CompileOptions& asked = {})
       : source(std::make_shared<const Program>(program)), threads(asked.threads), made_after_forks(forks()) {
     threads_from(threads, "compile");
-    make();
     const std::optional<Backend> chosen = backend_of(asked.backend);
     if (!chosen)
       throw ArgumentError(fmt::format("compile: expected the backend auto, interpreted, captured or fused, found '{}'", asked.backend));
     options.backend = *chosen;
     options.backend_required = asked.backend_required;
+    make();
     if (asked.deadline) {
       const double seconds = *asked.deadline;
       if (!(seconds > 0)) throw ArgumentError(fmt::format("compile: expected a deadline of more than 0 seconds, found {}", seconds));
@@ -231,7 +231,7 @@ struct Compiled {
     device = make_cpu_device(threads, 4);
     try {
       Program lowered = *source;
-      lower_for_runs(lowered, device->place());
+      lower_for_runs(lowered, device->place(), options.backend == Backend::automatic);  // a backend is for loops
       straight.emplace(std::move(lowered), device);
     } catch (const UnsupportedError&) {
       executable();

@@ -268,6 +268,12 @@ TEST_CASE(
   const OwnLoop plain, counts{.gives_count = true}, boots{.boot_inside = true}, limited{.max_trips = 3}, later{.read_before = 2};
   CHECK(count(lowered(plain.program(w)), "while") == 0);
   for (const OwnLoop* loop : {&counts, &boots, &limited, &later}) CHECK(count(lowered(loop->program(w)), "while") == 1);
+  Program handed_on = plain.program(w);  // a block gives the array of the sums as its result
+  const auto& ops = handed_on.block(0).ops;
+  const auto stack = std::find_if(ops.begin(), ops.end(), [](const Op& op) { return op.type == "tensor_array_stack"; });
+  const VarId sums = stack->inputs[0];
+  handed_on.block(handed_on.add_block(0)).results = {sums};
+  CHECK(count(lowered(handed_on), "while") == 1);
   const std::vector<std::byte> y = bytes_of(found(plain)["y"].tensor());
   CHECK(bytes_of(found(counts)["y"].tensor()) == y);
   CHECK(found(counts)["count"].tensor().item_int() == 5);
