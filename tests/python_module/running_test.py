@@ -307,6 +307,27 @@ def test_results_do_not_depend_on_threads_and_backends():
     assert len(set(made)) == 1
 
 
+def test_a_loop_that_filters_is_one_op_unless_a_backend_is_named():
+    rng = np.random.default_rng(2)
+    program = mr.Program()
+    with program:
+        x = mr.input("x", mr.f32, [None, 2, 4])
+        w = mr.parameter("w", rng.standard_normal(8).astype(np.float32))
+
+        def cell(row, states):
+            weighted = mr.concat([states[0], row], 1) * w
+            return mr.slice(weighted, 1, 0, 4) + mr.slice(weighted, 1, 4, 8), [row]
+
+        y, (last,) = mr.layers.unroll(cell, x, [4])
+        mr.output("y", y)
+        mr.output("last", last)
+    x = rng.standard_normal((5, 2, 4)).astype(np.float32)
+    made = {backend: program.compile(backend=backend)(x=x) for backend in ("auto", "interpreted", "fused")}
+    assert [made[backend].iterations for backend in made] == [0, 5, 5]
+    assert [made[backend].fused_loops for backend in made] == [0, 0, 1]
+    assert len({made[backend]["y"].numpy().tobytes() + made[backend]["last"].numpy().tobytes() for backend in made}) == 1
+
+
 def test_many_threads_run_one_program():
     compiled, errors = case_25().compile(), []
     feeds = {"x": mr.LoDTensor(np.arange(1, 7, dtype=np.float32).reshape(6, 1), [2, 1, 3, 0]), "boot": np.array([[0.1], [0.2], [0.3], [0.4]], np.float32)}
