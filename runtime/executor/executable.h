@@ -26,8 +26,8 @@ class Executable {
   Device& device() const;
   /// Loops of block 0 that may run concurrently (lowering/loop_groups.h).
   const std::vector<LoopGroup>& loop_groups() const;
-  /// Internal to the executor: what runs where each loop has to go iteration by iteration. This executable itself, unless ops stand in the place of
-  /// loops (lowering/join_filters.h); then the program is compiled again for the first such run.
+  /// Internal to the executor: the executable of runs that ask for iterations, or name a backend. It is this one, unless ops stand in the place of loops
+  /// (lowering/join_filters.h). Then the program, which is kept with its weights, is compiled again for the first such run.
   Executable with_loops() const;
   /// Internal to the executor (compiled_program.h).
   const CompiledProgram& compiled() const {

@@ -45,7 +45,7 @@ class LoopRunner : public std::enable_shared_from_this<LoopRunner> {
     std::vector<std::unique_ptr<LoopRun>> runs;
     std::vector<const Op*> ops;
   };
-  /// What `run_at_once` prepared of a loop that takes too long for it.
+  /// A prepared run of a loop that takes too long for `run_at_once`: `run_in` goes on with it.
   struct Begun {
     const Op* op = nullptr;
     const LoopBackend* backend = nullptr;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <millrace/kernels/concat.h>
+#include <millrace/runtime/lowering/internal/append_op.h>
 #include <millrace/runtime/lowering/internal/loop_numbers.h>
 #include <millrace/runtime/lowering/internal/reads.h>
 #include <millrace/runtime/lowering/internal/renamer.h>
@@ -29,7 +30,7 @@ struct Weights {
   std::int64_t begin = 0;
 };
 
-/// What stands in the columns of one row of the input: the row that came `delay` iterations ago, or a sum of such rows.
+/// The content of columns as wide as a row of the input: the row that came `delay` iterations ago, or a sum of such rows.
 struct Columns {
   struct Term {
     std::int64_t delay = 0;
@@ -73,13 +74,13 @@ class FilterStep {
     made.delay = delay;
     return made;
   }
-  /// Of rows [?, elements].
+  /// The elements of a row, where `var` is rows [?, elements].
   std::optional<std::int64_t> width_of(VarId var) const {
     const VarType& type = step_.var(var).type;
     if (type.rank() != 2 || (*type.shape)[0] != DDim::unknown || (*type.shape)[1] < 1) return std::nullopt;
     return (*type.shape)[1];
   }
-  /// A vector of `elements` numbers that no row has a part in.
+  /// `var` as a vector of `elements` numbers that does not depend on rows; nothing for other vars.
   std::optional<Weights> shared(VarId var, std::int64_t elements) const {
     const VarType& type = step_.var(var).type;
     if (!type.is_static() || type.rank() < 1 || type.rank() > 2 || (*type.shape)[type.rank() - 1] != elements ||
@@ -221,17 +222,17 @@ class FilterJoiner {
 
  private:
   struct Loop {
-    VarId x = no_var;        ///< [T, N, C]
-    VarId steps = no_var;    ///< arrays: of its rows,
-    VarId outputs = no_var;  ///< of the sums, and
-    VarId window = no_var;   ///< of the states
-    VarId boot = no_var;     ///< [N, reach·C]
-    int body = 0;            ///< the block
+    VarId x = no_var;        ///< the input, [T, N, C]
+    VarId steps = no_var;    ///< the array of its rows
+    VarId outputs = no_var;  ///< the array of the sums
+    VarId window = no_var;   ///< the array of the states
+    VarId boot = no_var;     ///< the state before the first step, [N, reach·C]
+    int body = 0;            ///< the block of the loop
     std::int64_t width = 0, reach = 0;
     Columns sum;
     LoopForm form;
-    VarId filtered = no_var, last = no_var;  ///< sums, and the window behind the last step, with the axes of the filter,
-    Ints perm;                               ///< which `transpose` makes those of x
+    VarId filtered = no_var, last = no_var;  ///< the sums, and the window behind the last step, both with the axes of the filter
+    Ints perm;                               ///< the `transpose` that makes the axes of x of the axes of the filter
   };
 
   static bool counts_slots(const LoopForm::Index& index) {
@@ -300,7 +301,7 @@ class FilterJoiner {
     return size && size->stride == 0 && size->roots.number == 0 && size->roots.terms == std::vector<LoopForm::Index::Term>{{steps, 1}};
   }
 
-  /// Whether nobody but the loop sees the outputs but stacked along axis 0, and the window but behind the last iteration.
+  /// Whether readers outside the loop see the outputs stacked along axis 0 alone, and of the window the state behind the last iteration alone.
   bool is_read_as_expected(const Loop& loop) const {
     const auto is_own = [&](VarId var) { return var == loop.outputs || var == loop.window; };
     for (const Block& block : program_.blocks()) {
@@ -315,12 +316,7 @@ class FilterJoiner {
     }
     return !is_output(program_, loop.outputs) && !is_output(program_, loop.window);
   }
-  VarId emit(Op op, std::vector<Op>& made) {
-    const std::vector<VarType> types = program_.infer(0, op);
-    op.outputs = {program_.add_var(op.type, types[0])};
-    made.push_back(op);
-    return op.outputs[0];
-  }
+  VarId emit(Op op, std::vector<Op>& made) { return lowering::append_op(program_, std::move(op), made); }
   VarId transposed(VarId var, const Ints& perm, std::vector<Op>& made) {
     return perm == Ints{0, 1, 2} ? var : emit({"transpose", {var}, {}, {{"perm", perm}}, {}}, made);
   }

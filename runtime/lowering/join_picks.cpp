@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include <millrace/runtime/lowering/internal/append_op.h>
+
 namespace millrace {
 namespace {
 
@@ -135,12 +137,7 @@ class Joiner {
     return places.size() > 1 && 2 * std::ssize(places) >= extent(any.x, any.axis);
   }
 
-  VarId emit(Op op, std::vector<Op>& made) {
-    const std::vector<VarType> types = program_.infer(0, op);
-    op.outputs = {program_.add_var(op.type, types[0])};
-    made.push_back(op);
-    return op.outputs[0];
-  }
+  VarId emit(Op op, std::vector<Op>& made) { return lowering::append_op(program_, std::move(op), made); }
 
   void pick(Group& group, std::size_t at, std::vector<Op>& made) {
     const Op& op = ops_[at];

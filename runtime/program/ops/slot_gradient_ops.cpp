@@ -249,7 +249,7 @@ Tensor rows_of_shrink(const SlotValue& state, const SlotValue& step, StreamRef s
   return shrunk(moved, step, stream).tensor();
 }
 
-/// The same of `reorder`.
+/// i64 [rows]: the row of X that each row of `reorder` is.
 Tensor rows_of_reorder(const LoDTensor& x, const SequenceOrder& order, StreamRef stream) {
   return reorder(LoDTensor(row_numbers(x.tensor(), stream), x.lod()), order, stream).tensor();
 }

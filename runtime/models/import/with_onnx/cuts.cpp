@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <map>
 #include <set>
 #include <string>
@@ -12,6 +13,42 @@ namespace millrace::importing {
 namespace {
 
 enum class Effect { keeps, cuts, ends };
+
+/// Ops of ONNX that make each element of one element of each operand.
+constexpr std::array<std::string_view, 29> element_by_element{"Relu",
+                                                              "LeakyRelu",
+                                                              "PRelu",
+                                                              "Elu",
+                                                              "Selu",
+                                                              "Celu",
+                                                              "Gelu",
+                                                              "Sigmoid",
+                                                              "Tanh",
+                                                              "HardSigmoid",
+                                                              "HardSwish",
+                                                              "Softplus",
+                                                              "Mish",
+                                                              "Clip",
+                                                              "Erf",
+                                                              "Add",
+                                                              "Sub",
+                                                              "Mul",
+                                                              "Div",
+                                                              "Pow",
+                                                              "Sqrt",
+                                                              "Exp",
+                                                              "Dropout",
+                                                              "Identity",
+                                                              "Min",
+                                                              "Max",
+                                                              "Sum",
+                                                              "QuantizeLinear",
+                                                              "DequantizeLinear"};
+
+template <std::size_t N>
+bool is_among(const std::array<std::string_view, N>& all, const std::string& op) {
+  return std::find(all.begin(), all.end(), op) != all.end();
+}
 
 std::string worded(const onnx::NodeProto& node, std::string_view name) {
   for (const onnx::AttributeProto& attribute : node.attribute())
@@ -27,7 +64,7 @@ bool is_cropped(const onnx::NodeProto& node) {
   });
 }
 
-/// What a graph says of the axes of its values.
+/// The axes of a graph's values, as far as its nodes and constants tell them.
 class Axes {
  public:
   explicit Axes(const onnx::GraphProto& graph) {
@@ -55,44 +92,14 @@ class Axes {
  private:
   /// Whether axis 1 of the outputs is the channels of a convolution.
   bool gives_channels(const onnx::NodeProto& node) const {
-    constexpr std::array<std::string_view, 29> each{"Relu",
-                                                    "LeakyRelu",
-                                                    "PRelu",
-                                                    "Elu",
-                                                    "Selu",
-                                                    "Celu",
-                                                    "Gelu",
-                                                    "Sigmoid",
-                                                    "Tanh",
-                                                    "HardSigmoid",
-                                                    "HardSwish",
-                                                    "Softplus",
-                                                    "Mish",
-                                                    "Clip",
-                                                    "Erf",
-                                                    "Add",
-                                                    "Sub",
-                                                    "Mul",
-                                                    "Div",
-                                                    "Pow",
-                                                    "Sqrt",
-                                                    "Exp",
-                                                    "Dropout",
-                                                    "Identity",
-                                                    "Min",
-                                                    "Max",
-                                                    "Sum",
-                                                    "QuantizeLinear",
-                                                    "DequantizeLinear"};
     constexpr std::array<std::string_view, 9> first{
         "BatchNormalization", "InstanceNormalization", "MaxPool", "AveragePool", "Resize", "Upsample", "Concat", "Slice", "Split"};
     const std::string& op = node.op_type();
     if ((!node.domain().empty() && node.domain() != "ai.onnx") || node.input_size() == 0) return false;
     if (op == "Conv" || op == "ConvTranspose") return true;
-    const auto among = [&](const auto& all) { return std::find(all.begin(), all.end(), op) != all.end(); };
-    if (among(first)) return channels_.contains(node.input(0));
+    if (is_among(first, op)) return channels_.contains(node.input(0));
     // A constant of more axes would move those of the other operand.
-    return among(each) &&
+    return is_among(element_by_element, op) &&
            std::any_of(node.input().begin(), node.input().end(), [&](const auto& input) { return channels_.contains(input); }) &&
            std::all_of(node.input().begin(), node.input().end(), [&](const std::string& input) {
              const auto known = constants_.find(input);
@@ -117,52 +124,9 @@ class Axes {
 
 Effect effect_of(const onnx::NodeProto& node, const Axes& axes) {
   // Windows without padding behind see the last places, too: what looks ahead of the last row stays in their results.
-  constexpr std::array<std::string_view, 46> keeping{"Relu",
-                                                     "LeakyRelu",
-                                                     "PRelu",
-                                                     "Elu",
-                                                     "Selu",
-                                                     "Celu",
-                                                     "Gelu",
-                                                     "Sigmoid",
-                                                     "Tanh",
-                                                     "HardSigmoid",
-                                                     "HardSwish",
-                                                     "Softplus",
-                                                     "Mish",
-                                                     "Clip",
-                                                     "Erf",
-                                                     "Add",
-                                                     "Sub",
-                                                     "Mul",
-                                                     "Div",
-                                                     "Pow",
-                                                     "Sqrt",
-                                                     "Exp",
-                                                     "Log",
-                                                     "Abs",
-                                                     "Neg",
-                                                     "Cast",
-                                                     "MatMul",
-                                                     "Gemm",
-                                                     "Dropout",
-                                                     "Identity",
-                                                     "Softmax",
-                                                     "LogSoftmax",
-                                                     "Concat",
-                                                     "Transpose",
-                                                     "Reshape",
-                                                     "Flatten",
-                                                     "Squeeze",
-                                                     "Unsqueeze",
-                                                     "Conv",
-                                                     "MaxPool",
-                                                     "AveragePool",
-                                                     "Min",
-                                                     "Max",
-                                                     "Sum",
-                                                     "QuantizeLinear",
-                                                     "DequantizeLinear"};
+  constexpr std::array<std::string_view, 17> keeping{"Log",     "Abs",        "Neg",    "Cast",      "MatMul",     "Gemm",
+                                                     "Softmax", "LogSoftmax", "Concat", "Transpose", "Reshape",    "Flatten",
+                                                     "Squeeze", "Unsqueeze",  "Conv",   "MaxPool",   "AveragePool"};
   constexpr std::array<std::string_view, 13> folding{"BatchNormalization",
                                                      "LayerNormalization",
                                                      "InstanceNormalization",
@@ -186,8 +150,7 @@ Effect effect_of(const onnx::NodeProto& node, const Axes& axes) {
   if (op == "Resize" || op == "Upsample") return Effect::keeps;
   if (op == "ConvTranspose") return is_cropped(node) ? Effect::cuts : Effect::keeps;
   if (axes.takes_channels(node)) return Effect::keeps;
-  const auto among = [&](const auto& all) { return std::find(all.begin(), all.end(), op) != all.end(); };
-  return among(keeping) || among(folding) ? Effect::keeps : Effect::cuts;
+  return is_among(element_by_element, op) || is_among(keeping, op) || is_among(folding, op) ? Effect::keeps : Effect::cuts;
 }
 
 }  // namespace
