@@ -59,12 +59,37 @@ void drop_unread_views(Program& program) {
   });
 }
 
-void drop_unread(Program& program) {
+namespace {
+
+/// The arrays that join_runs reads: nothing else does, but for the loop that writes them.
+std::set<VarId> arrays_of_runs(const Program& program) {
+  std::set<VarId> arrays;
+  for (const Block& block : program.blocks())
+    for (const Op& op : block.ops)
+      if (op.type == "join_runs") arrays.insert(op.inputs[0]);
+  return arrays;
+}
+
+void drop_unread_rows(Program& program) {
   drop_where(program, [&](const Op& op, int block) {
-    if (op.type == "last_rows" || op.type == "pack") return true;
+    if (op.type == "last_rows" || op.type == "pack" || op.type == "join_runs") return true;
     const OpDef& def = program.registry().at(op.type);
     return block == 0 && def.pure && def.prepare && !def.stores;
   });
+}
+
+}  // namespace
+
+void drop_unread(Program& program) {
+  const std::set<VarId> before = arrays_of_runs(program);
+  drop_unread_rows(program);
+  const std::set<VarId> left = arrays_of_runs(program);
+  if (left.size() == before.size()) return;
+  const auto unread = [&](const Op& op) {
+    return op.type == "tensor_array_write" && before.contains(op.inputs[0]) && !left.contains(op.inputs[0]);
+  };
+  for (const Block& block : program.blocks()) std::erase_if(program.block(block.idx).ops, unread);
+  drop_unread_rows(program);
 }
 
 }  // namespace millrace

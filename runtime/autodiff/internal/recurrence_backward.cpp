@@ -9,6 +9,7 @@
 #include <millrace/runtime/autodiff/internal/iteration_backward.h>
 #include <millrace/runtime/autodiff/internal/memory_policy.h>
 #include <millrace/runtime/autodiff/internal/recurrent_loop.h>
+#include <millrace/runtime/autodiff/internal/runs_backward.h>
 #include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/lowering/internal/loop_place.h>
@@ -522,6 +523,18 @@ LoopGradients recurrence_backward(Program& program, const std::set<VarId>& activ
     kept_slots(copy, loop, rehearse(program, active, loop, arrays, false).first, MemoryPolicy{});
   }
   const auto [needed, live] = rehearse(program, active, loop, arrays, recomputes);
+  if (recomputes) {
+    try {
+      Program copy = program;
+      build::Guard in_copy(copy);
+      const build::BlockGuard end(in_copy, loop.block);
+      LoopGradients made = runs_backward(copy, active, loop, arrays, live, memory);
+      program = std::move(copy);
+      return made;
+    } catch (const UnsupportedError&) {
+      // The loop stays whole, and keeps the states of all iterations.
+    }
+  }
   const Kept kept = kept_slots(program, loop, needed, memory);
   LoopGradients made;
   for (std::int64_t phase = 0; phase < truncation_phases(memory); ++phase) {

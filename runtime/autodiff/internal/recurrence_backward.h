@@ -23,8 +23,8 @@ struct LoopGradients {
 /// forward loop does, because sequences stand end to end. Gradients of weights are computed behind the loop, each by one call of the op's rule
 /// on the rows of all iterations: for a product that is dW = Xᵀ·dY.
 ///
-/// `memory`: under `recompute` the forward loop keeps the states that an iteration begins with, and the backward computes the rest of the iteration
-/// again. Under `truncate` there is a backward loop for each of ⌈k2 / k1⌉ phases, whose windows do not overlap: the gradients of the runs of a phase go in, and nothing
+/// `memory`: under `recompute` both loops go through runs of iterations where they can (runs_backward.h); elsewhere the forward loop keeps the states that an
+/// iteration begins with, and the backward computes the rest of the iteration again. Under `truncate` there is a backward loop for each of ⌈k2 / k1⌉ phases, whose windows do not overlap: the gradients of the runs of a phase go in, and nothing
 /// flows from the first row of a window to the row before it. Boots keep their gradients; runs begin with the first iteration of each sequence.
 ///
 /// `arrays`: gradients of the arrays that the loop writes. UnsupportedError when the loop is no recurrence over ragged rows, or an op of it is

@@ -7,6 +7,7 @@
 #include <millrace/kernels/concat.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/transpose.h>
+#include <millrace/runtime/array/join_runs.h>
 #include <millrace/runtime/array/last.h>
 #include <millrace/runtime/array/pack.h>
 #include <millrace/runtime/array/reorder_steps.h>
@@ -199,6 +200,14 @@ task<void> run_pack(OpContext& context) {
   context.set(0, std::move(rows));
 }
 
+task<void> run_join_runs(OpContext& context) {
+  const TensorArray array = context.in(0).array();
+  const SequenceOrder order = context.in(1).order();
+  co_await await_end(array);
+  LoDTensor rows = co_await join_runs(array, order, context.stream());
+  context.set(0, std::move(rows));
+}
+
 task<void> run_reorder_steps(OpContext& context) {
   const TensorArray array = context.in(0).array();
   const SequenceOrder from = context.in(1).order();
@@ -322,6 +331,7 @@ constexpr AsyncOp async_ops[] = {
     {"beam_search_decode", run_beam_search_decode, always},
     {"pack", run_pack, any_undecided},
     {"restore_lod_tensor_from_timesteps", run_pack, any_undecided},
+    {"join_runs", run_join_runs, any_undecided},
     {"reorder_steps", run_reorder_steps, any_undecided},
     {"last_rows", run_last_rows, any_undecided},
     {"slot_gradients_of", run_slot_gradients_of, any_undecided},

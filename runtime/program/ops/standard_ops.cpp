@@ -32,6 +32,7 @@ std::shared_ptr<const OpRegistry> standard_ops() {
     ops::add_list_ops(*registry);
     ops::add_recurrent_ops(*registry);
     ops::add_slot_gradient_ops(*registry);
+    ops::add_run_ops(*registry);
     ops::add_control_ops(*registry);
     ops::add_crf_ops(*registry);
     ops::add_ctc_ops(*registry);

@@ -53,6 +53,7 @@ void add_pick_gradients(OpRegistry& registry);
 void add_cell_gradients(OpRegistry& registry);      ///< of cells and conv1d, behind all families
 void add_sequence_gradients(OpRegistry& registry);  ///< of ops on sequences and levels, behind all families
 void add_slot_gradient_ops(OpRegistry& registry);   ///< stop_gradient and what the backward of loops is made of
+void add_run_ops(OpRegistry& registry);             ///< sequence_run, join_runs …: runs of iterations, of which recompute makes loops
 
 /// The traits of all of these (OpTraits).
 void add_traits(OpRegistry& registry);

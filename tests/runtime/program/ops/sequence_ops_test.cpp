@@ -10,6 +10,7 @@
 #include "support/built.h"
 #include "support/program_runs.h"
 #include "support/random_lod.h"
+#include "support/random_tensor.h"
 #include "support/straight_line.h"
 
 using namespace millrace;
@@ -449,4 +450,84 @@ TEST_CASE("ops on sequences give the same bits on a device that completes in any
   CHECK(result["merged"].lod() == x.lod());
   CHECK(result["joined"].lod().to_string() == "[[2,0,2],[6,0,2,4]]");
   check<std::int64_t>(result["length"], {3, 0, 1, 2}, "[[2,0,2]]");
+}
+
+TEST_CASE("runs of iterations end with their sequences, longest sequences first") {
+  const LoDTensor x = rows(counted(8), "[[3,0,5]]");
+  const auto run = [&](std::int64_t every, std::int64_t index, bool reverse) {
+    return run_on({x}, [&](const auto& in) {
+      const build::Var order = build::call1("sequence_order", {in[0]}, {{"reverse", reverse}});
+      return build::call1("sequence_run", {in[0], order, build::constant(index)}, {{"every", every}});
+    });
+  };
+  check(run(2, 0, false), {6, 7, 1, 2}, "[[2,2,0]]");
+  check(run(2, 1, false), {4, 5, 0}, "[[2,1,0]]");
+  check(run(2, 2, false), {3}, "[[1,0,0]]");
+  check(run(2, 3, false), {}, "[[0,0,0]]");
+  check(run(2, 0, true), {3, 4, 0, 1}, "[[2,2,0]]");
+  check(run(2, 2, true), {7}, "[[1,0,0]]");
+  check(run(0, 0, false), {5, 6, 7, 0, 1, 2}, "[[3,3,0]]");  // ⌈√5⌉ of them
+  const auto count = [](const LoDTensor& of, std::int64_t every) {
+    return run_on({of},
+                  [&](const auto& in) { return build::call1("run_count", {build::call1("sequence_order", {in[0]})}, {{"every", every}}); })
+        .tensor()
+        .item_int();
+  };
+  CHECK(count(x, 2) == 3);
+  CHECK(count(x, 5) == 1);
+  CHECK(count(x, 0) == 2);
+  CHECK(count(rows({}, "[[0,0]]"), 0) == 1);
+}
+
+TEST_CASE("a product over the rows of several pieces has the bits of the product of all rows") {
+  Random random(4);
+  const Tensor a = random_tensor(random, {1300, 3}), b = random_tensor(random, {1300, 5});
+  const auto pieces = [&](const Tensor& x, const Ints& ends, bool blocks) {
+    return run_on({LoDTensor(x)}, [&](const auto& in) {
+      build::Var left = build::call1("slice", {in[0]}, {{"starts", Ints{0}}, {"ends", Ints{0}}, {"axes", Ints{0}}, {"steps", Ints{1}}});
+      std::vector<build::Var> whole;
+      std::int64_t begin = 0;
+      for (const std::int64_t end : ends) {
+        const build::Var rows = build::slice(in[0], 0, begin, end);
+        const std::vector<build::Var> made = build::call("whole_blocks", {left, rows}, {}, {"blocks", "rest"});
+        whole.push_back(made[0]);
+        left = made[1];
+        begin = end;
+      }
+      whole.push_back(left);
+      return blocks ? build::concat(whole, 0) : build::call1("shape", {whole[2]});
+    });
+  };
+  const Ints ends{100, 700, 1250, 1300};
+  CHECK(pieces(a, ends, true).tensor().to_vector<float>() == a.to_vector<float>());
+  CHECK(pieces(a, ends, false).tensor().to_vector<std::int64_t>() == Ints{512, 3});
+  const auto product = [&](const Tensor& from, const Tensor& to) {
+    return run_on({LoDTensor(from), LoDTensor(to)},
+                  [](const auto& in) {
+                    const build::Var sum = build::constant(Tensor::from(Floats(15, -0.0f), DDim{3, 5}));
+                    return build::call1("add_row_products", {sum, in[1], in[0]});
+                  })
+        .tensor()
+        .to_vector<float>();
+  };
+  const Floats all =
+      run_on({LoDTensor(a), LoDTensor(b)}, [](const auto& in) { return build::call1("gemm", {in[0], in[1]}, {{"trans_a", true}}); })
+          .tensor()
+          .to_vector<float>();
+  CHECK(product(a, b) == all);
+  const Floats sums = run_on({LoDTensor(b)},
+                             [](const auto& in) {
+                               const build::Var sum = build::constant(Tensor::from(Floats(5, -0.0f), DDim{5}));
+                               return build::call1("add_row_products", {sum, in[0]});
+                             })
+                          .tensor()
+                          .to_vector<float>();
+  const Floats reduced =
+      run_on({LoDTensor(b)},
+             [](const auto& in) {
+               return build::call1("reduce", {in[0]}, {{"kind", std::string("sum")}, {"axes", Ints{0}}, {"keepdims", false}});
+             })
+          .tensor()
+          .to_vector<float>();
+  CHECK(sums == reduced);
 }
