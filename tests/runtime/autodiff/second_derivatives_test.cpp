@@ -75,7 +75,7 @@ Var carried(const Inputs& in) {
 }
 
 /// Outputs `loss` = the squares of the gradients of Σ y³ by x and all weights, added up, and its own gradients d_NAME.
-Program twice(const std::function<Var(const Inputs&)>& make, const VarType& type) {
+Program twice(const std::function<Var(const Inputs&)>& make, const VarType& type, const MemoryPolicy& memory = {}) {
   Program program;
   std::vector<VarId> sources;
   VarId first = no_var;
@@ -87,7 +87,7 @@ Program twice(const std::function<Var(const Inputs&)>& make, const VarType& type
     const Var y = make(in);
     first = sum(y * y * y).id();
   }
-  const std::vector<Gradient> once = append_backward(program, first, {.with_respect_to = sources});
+  const std::vector<Gradient> once = append_backward(program, first, {.with_respect_to = sources, .memory = memory});
   VarId loss = no_var;
   {
     const Guard guard(program);
@@ -280,6 +280,10 @@ TEST_CASE("second derivatives of loops over ragged rows whose backward has the g
 TEST_CASE("a second derivative of slots that an inner loop reads and the loop around it writes is refused by name") {
   CHECK_THROWS_WITH_AS(twice(slots_inside, VarType(DType::f64, {DDim::unknown, DDim::unknown, width})),
                        doctest::Contains("is read in an inner loop or branch"), UnsupportedError);
+}
+
+TEST_CASE("a second derivative of a recurrence that recompute has cut into runs is refused") {
+  CHECK_THROWS_AS(twice(ragged, VarType(DType::f64, {DDim::unknown, width}, 1), {MemoryPolicy::Kind::recompute, 2}), UnsupportedError);
 }
 
 }  // namespace
