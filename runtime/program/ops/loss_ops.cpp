@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include <millrace/kernels/cast.h>
+#include <millrace/kernels/cross_entropy.h>
 #include <millrace/kernels/dropout.h>
-#include <millrace/kernels/elementwise.h>
-#include <millrace/kernels/fill.h>
-#include <millrace/kernels/gather.h>
-#include <millrace/kernels/softmax.h>
-#include <millrace/kernels/unary.h>
-#include <millrace/kernels/where.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
 #include <millrace/runtime/program/ops/internal/define.h>
@@ -17,7 +14,6 @@
 #include <millrace/runtime/program/ops/internal/rows.h>
 #include <millrace/runtime/program/ops/internal/sequences.h>
 #include <millrace/tensor/copy.h>
-#include <millrace/tensor/launch.h>
 
 namespace millrace::ops {
 namespace {
@@ -37,45 +33,30 @@ void infer_cross_entropy(InferContext& context) {
       VarType(context.tensor(0).dtype, DDim{same_extent(extent(context, 0, 0), extent(context, 1, 0), "rows of scores and labels"), 1}));
 }
 
-/// IndexError, which fails the stream of a CPU, for a label that is no class. On a device `gather_elements` refuses it.
-void check_labels(const Tensor& labels, std::int64_t classes, std::int64_t ignore, StreamRef stream) {
-  if (!stream.place().is_cpu()) return;
-  const auto check = [labels, classes, ignore](const auto&) {
-    const auto* all = static_cast<const std::int64_t*>(labels.raw());
-    for (std::int64_t row = 0; row < labels.elements(); ++row)
-      if (all[row] != ignore && (all[row] < 0 || all[row] >= classes))
-        throw IndexError("softmax_cross_entropy: expected one of " + std::to_string(classes) + " classes as the label of row " +
-                         std::to_string(row) + ", found " + std::to_string(all[row]));
-  };
-  launch(TensorRefs<1>{&labels}, TensorRefs<0>{}, check, stream);
-}
-
-/// The labels of rows that count, others as 0; a label that is no class as one behind the last, which `gather_elements` refuses.
-Tensor checked_labels(const Tensor& labels, std::int64_t classes, std::int64_t ignore, StreamRef stream) {
-  const auto i64 = [&](std::int64_t value) { return full(DDim{}, static_cast<double>(value), DType::i64, stream); };
-  const Tensor outside = where(less(labels, i64(0), stream), i64(classes), labels, stream);
-  return where(equal(labels, i64(ignore), stream), i64(0), outside, stream);
+/// A label for each row of `x`, as i64.
+Tensor labels_of(const char* name, const Tensor& x, const Tensor& given, StreamRef stream) {
+  if (x.rank() != 2 || given.elements() != x.dim(0))
+    throw ShapeError(std::string(name) + ": expected a label for each row of " + x.to_string() + ", found " + given.to_string());
+  return cast(contiguous(given, stream), DType::i64, stream);
 }
 
 OpKernel prepare_cross_entropy(const PrepareContext& context) {
   return [ignore = ignored(context.attributes())](OpContext& run) {
     const Tensor& x = run.tensor(0);
-    const StreamRef stream = run.stream();
-    if (x.rank() != 2 || run.tensor(1).elements() != x.dim(0))
-      throw ShapeError("softmax_cross_entropy: expected a label for each row of " + x.to_string() + ", found " + run.tensor(1).to_string());
-    const Tensor labels = cast(contiguous(run.tensor(1), stream), DType::i64, stream).reshape(DDim{x.dim(0), 1});
-    check_labels(labels, x.dim(1), ignore, stream);
-    const Tensor picked = gather_elements(log_softmax(x, 1, stream), checked_labels(labels, x.dim(1), ignore, stream), 1, stream);
-    const Tensor counts = not_equal(labels, full(DDim{}, static_cast<double>(ignore), DType::i64, stream), stream);
-    run.set(0, where(counts, unary(Unary::neg, {}, picked, stream), full(DDim{}, 0, x.dtype(), stream), stream));
+    const Tensor labels = labels_of("softmax_cross_entropy", x, run.tensor(1), run.stream());
+    run.set(0, cross_entropy(x, labels, ignore, run.stream()));
   };
 }
 
 std::vector<int> follow_cross_entropy(const InferContext& context, const std::vector<int>& axes) {
-  if (axes[0] > 0 || axes[1] > 0) refuse_rows("normalises over the rows");
-  if (axes[0] < 0 && axes[1] < 0) return {-1};
-  for (const std::size_t input : {0, 1})
-    if (axes[input] < 0) check_same_for_each_row(context, input, 0, extent(context, 1 - input, 0));
+  std::size_t rows = axes.size();
+  for (std::size_t input = 0; input < axes.size(); ++input) {
+    if (axes[input] > 0) refuse_rows("normalises over the rows");
+    if (axes[input] == 0) rows = input;
+  }
+  if (rows == axes.size()) return {-1};
+  for (std::size_t input = 0; input < axes.size(); ++input)
+    if (axes[input] < 0) check_same_for_each_row(context, input, 0, extent(context, rows, 0));
   return {0};
 }
 
@@ -84,22 +65,69 @@ void vectorize_cross_entropy(Vectorizer& v, const Op& op) {
   const VarId like = any_batched_var(v, op);
   std::vector<VarId> inputs;
   for (const VarId input : op.inputs) inputs.push_back(merge_leading(v, batched_var(v, input, like), input));
-  v.bind(op.outputs[0], split_leading(v, v.emit("softmax_cross_entropy", inputs, op.attributes).at(0), like), true);
+  v.bind(op.outputs[0], split_leading(v, v.emit(op.type, inputs, op.attributes).at(0), like), true);
 }
 
 /// g·(softmax(x) − one_hot(label)), 0 in ignored rows.
 void cross_entropy_rule(GradientContext& c) {
   const DType given = c.input_type(0).dtype, dtype = summing(given);
-  const Term x = cast_to(value(c, 0), dtype);
-  const Term labels = reshaped_to(cast_to(value(c, 1), DType::i64), {-1});
-  const std::int64_t classes = (*c.input_type(0).shape)[1];
-  const Term depth = classes == DDim::unknown ? extent_of(x, 1) : number(c, static_cast<double>(classes), DType::i64);
-  Tensor values = Tensor::from({0.0, 1.0});
-  const Term off_on = cast_to(Term(c, c.append1("constant", {}, {{"value", values}})), dtype);
+  const Attributes attributes{{"ignore_index", ignored(c.op().attributes)}};
+  set(c, 0,
+      cast_to(call("softmax_cross_entropy_gradient", {cast_to(gradient(c), dtype), cast_to(value(c, 0), dtype), value(c, 1)}, attributes),
+              given));
+}
+
+// ---- softmax_cross_entropy_gradient ----
+
+enum : std::size_t { of_losses, of_x, of_labels };
+
+void infer_cross_entropy_gradient(InferContext& context) {
+  ignored(context.attributes());
+  expect_float(context, of_x);
+  for (const std::size_t input : {of_losses, of_x}) expect_rank(context, input, 2);
+  expect_index_column(context, of_labels);
+  if (context.tensor(of_losses).dtype != context.tensor(of_x).dtype)
+    throw ProgramError("expected a gradient of the dtype of " + context.describe(of_x) + ", found " + context.describe(of_losses));
+  same_extent(extent(context, of_losses, 1), 1, "columns of the gradient of a loss");
+  const std::int64_t rows = same_extent(extent(context, of_x, 0), extent(context, of_labels, 0), "rows of scores and labels");
+  context.result(VarType(context.tensor(of_x).dtype, DDim{rows, extent(context, of_x, 1)}));
+}
+
+OpKernel prepare_cross_entropy_gradient(const PrepareContext& context) {
+  return [ignore = ignored(context.attributes())](OpContext& run) {
+    const Tensor& x = run.tensor(of_x);
+    const Tensor labels = labels_of("softmax_cross_entropy_gradient", x, run.tensor(of_labels), run.stream());
+    run.set(0, cross_entropy_gradient(run.tensor(of_losses), x, labels, ignore, run.stream()));
+  };
+}
+
+/// The gradients of the plain ops that it stands for.
+void cross_entropy_gradient_rule(GradientContext& c) {
+  const DType given = c.input_type(of_x).dtype, dtype = summing(given);
+  Tape tape(c);
+  const Term g = tape.leaf(cast_to(value(c, of_losses), dtype)), x = tape.leaf(cast_to(value(c, of_x), dtype));
+  const Term labels = tape.leaf(reshaped_to(cast_to(value(c, of_labels), DType::i64), {-1}));
+  const std::int64_t classes = (*c.input_type(of_x).shape)[1];
+  const Term depth = classes == DDim::unknown ? extent_of(x, 1) : number(tape.at(), static_cast<double>(classes), DType::i64);
+  const Term off_on = cast_to(Term(tape.at(), tape.at().append1("constant", {}, {{"value", Tensor::from({0.0, 1.0})}})), dtype);
   const Term right = call("one_hot", {labels, depth, off_on}, {{"axis", std::int64_t{-1}}});
-  const Term made = cast_to(gradient(c), dtype) * (call("softmax", {x}, {{"axis", std::int64_t{-1}}}) - right);
+  const Term made = g * (call("softmax", {x}, {{"axis", std::int64_t{-1}}}) - right);
   const Term counts = unsqueezed(compare("not_equal", labels, static_cast<double>(ignored(c.op().attributes))), {1});
-  set(c, 0, cast_to(masked(counts, made), given));
+  const Term y = masked(counts, made);
+  tape.seed(y, cast_to(gradient(c), dtype));
+  tape.run({g, x});
+  if (c.wants(of_losses)) set(c, of_losses, cast_to(tape.gradient_of(g), given));
+  if (c.wants(of_x)) set(c, of_x, cast_to(tape.gradient_of(x), given));
+}
+
+OpDef cross_entropy_gradient_op() {
+  OpDef def = define("softmax_cross_entropy_gradient", {"Gradient", "X", "Label"}, {"Out"}, {"ignore_index"});
+  def.infer = infer_cross_entropy_gradient;
+  def.prepare = prepare_cross_entropy_gradient;
+  def.follow_rows = follow_cross_entropy;
+  def.vectorize = vectorize_cross_entropy;
+  def.gradient = cross_entropy_gradient_rule;
+  return def;
 }
 
 // ---- dropout ----
@@ -190,6 +218,7 @@ OpDef dropout_op() {
 
 void add_loss_ops(OpRegistry& registry) {
   registry.add(dropout_op());
+  registry.add(cross_entropy_gradient_op());
   OpDef def = define("softmax_cross_entropy", {"X", "Label"}, {"Loss"}, {"ignore_index"});
   def.infer = infer_cross_entropy;
   def.prepare = prepare_cross_entropy;

@@ -35,7 +35,7 @@ void add_control_ops(OpRegistry& registry);       ///< while, break_if, if
 void add_crf_ops(OpRegistry& registry);           ///< crf_decoding, linear_chain_crf
 void add_ctc_ops(OpRegistry& registry);           ///< ctc_greedy, ctc_beam_search, edit_distance, sequence_trim
 void add_beam_ops(OpRegistry& registry);          ///< beam_search_start, beam_search_step, beam_search_decode, sample_tokens
-void add_loss_ops(OpRegistry& registry);          ///< softmax_cross_entropy, dropout
+void add_loss_ops(OpRegistry& registry);          ///< softmax_cross_entropy and its gradient, dropout
 void add_adjoint_ops(OpRegistry& registry);       ///< sum_to, put_slice, row_numbers, window_rows
 
 /// The gradient rules of the ops of a family that is registered: called at the end of its function above.

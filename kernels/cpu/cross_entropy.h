@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <millrace/tensor/tensor.h>
+#include <millrace/tensor/thread_team.h>
+
+namespace millrace::cpu {
+
+/// As kernels/cross_entropy.h says, for contiguous tensors of f32 or f64.
+void cross_entropy(const Tensor& x, const Tensor& labels, std::int64_t ignore, const Tensor& out, ThreadTeam& team);
+void cross_entropy_gradient(const Tensor& gradient, const Tensor& x, const Tensor& labels, std::int64_t ignore, const Tensor& out,
+                            ThreadTeam& team);
+
+}  // namespace millrace::cpu
