@@ -381,6 +381,9 @@ TEST_CASE("the gradient of a softmax cross entropy is the difference of probabil
     check("softmax_cross_entropy", {check.x({4, 3}), check.index({4, 1}, -1, 2)}, {{"ignore_index", std::int64_t{-1}}});
     check("softmax_cross_entropy", {check.rows(lod, {3}), {LoDTensor(check.index({5, 1}, 0, 2).value.tensor(), lod)}});
     check("softmax_cross_entropy", {check.x({0, 3}), check.index({0}, 0, 2)});
+    check("softmax_cross_entropy_gradient", {check.x({4, 1}), check.x({4, 3}), check.index({4}, 0, 2)});
+    check("softmax_cross_entropy_gradient", {check.x({4, 1}), check.x({4, 3}), check.index({4, 1}, -1, 2)},
+          {{"ignore_index", std::int64_t{-1}}});
   }
 }
 
