@@ -22,14 +22,18 @@ void append_items(const SequenceOrder& order, const Indices& ranks, std::int64_t
   const auto offsets = order.lod().offsets(order.level());
   const auto permutation = order.permutation();
   const bool reversed = order.reversed();
+  const std::size_t before = items.size();
+  items.resize(before + ranks.size());
+  std::int64_t* to = items.data() + before;
   for (const std::int64_t rank : ranks) {
     const auto sequence = static_cast<std::size_t>(permutation[static_cast<std::size_t>(rank)]);
-    items.push_back(reversed ? offsets[sequence + 1] - 1 - step : offsets[sequence] + step);
+    *to++ = reversed ? offsets[sequence + 1] - 1 - step : offsets[sequence] + step;
   }
 }
 
 /// The ranks of `ranks` whose sequences are longer than `step`, in place.
 void drop_ended(const SequenceOrder& order, std::int64_t step, Indices& ranks) {
+  if (order.sorted()) return ranks.resize(static_cast<std::size_t>(order.live(step)));
   const auto lengths = order.lengths();
   std::erase_if(ranks, [&](std::int64_t rank) { return lengths[static_cast<std::size_t>(rank)] <= step; });
 }
@@ -163,11 +167,21 @@ PackPlan make_pack_plan(const SequenceOrder& order) {
 }
 
 std::vector<std::int64_t> last_sources(const SequenceOrder& order) {
-  Indices sources(order.permutation().size(), -1);
+  const auto permutation = order.permutation(), lengths = order.lengths();
+  Indices sources(permutation.size(), -1);
+  std::int64_t next = 0;
+  if (order.sorted()) {  // rank k is row k of each step where it lives; the shortest sequences end first
+    std::size_t rank = permutation.size();
+    for (std::int64_t step = 0; step < order.steps(); ++step) {
+      for (; rank > 0 && lengths[rank - 1] <= step + 1; --rank)
+        if (lengths[rank - 1] == step + 1)
+          sources[static_cast<std::size_t>(permutation[rank - 1])] = next + static_cast<std::int64_t>(rank - 1);
+      next += order.live(step);
+    }
+    return sources;
+  }
   Indices ranks(sources.size());
   std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
-  const auto permutation = order.permutation();
-  std::int64_t next = 0;
   for (std::int64_t step = 0; step < order.steps(); ++step) {
     drop_ended(order, step, ranks);
     for (const std::int64_t rank : ranks) sources[static_cast<std::size_t>(permutation[static_cast<std::size_t>(rank)])] = next++;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace millrace {
 
@@ -17,7 +18,26 @@ struct SequenceOrder::State {
   std::vector<std::int64_t> permutation;
   std::vector<std::int64_t> lengths;     // by rank
   std::vector<std::int64_t> descending;  // the lengths, longest first: `live` searches here, so that no memory grows with the steps
+  std::vector<std::int64_t> alive;       // by step, of few steps: arrays, loops and packs ask for each of them
 };
+
+namespace {
+
+constexpr std::int64_t few_steps = 1024;
+
+std::vector<std::int64_t> counts_of(const std::vector<std::int64_t>& descending) {
+  std::vector<std::int64_t> alive;
+  if (descending.empty() || descending.front() > few_steps) return alive;
+  alive.reserve(static_cast<std::size_t>(descending.front()));
+  std::size_t live = descending.size();
+  for (std::int64_t step = 0; step < descending.front(); ++step) {
+    while (descending[live - 1] <= step) --live;
+    alive.push_back(static_cast<std::int64_t>(live));
+  }
+  return alive;
+}
+
+}  // namespace
 
 SequenceOrder::SequenceOrder(const LoD& lod, int level, bool sort_by_length, bool reverse) {
   const LoD::Level lengths = lod.lengths(level);
@@ -33,9 +53,11 @@ SequenceOrder::SequenceOrder(const LoD& lod, int level, bool sort_by_length, boo
   if (sort_by_length)
     std::sort(state->permutation.begin(), state->permutation.end(),
               [&](std::int64_t a, std::int64_t b) { return length_of(a) != length_of(b) ? length_of(a) > length_of(b) : a < b; });
+  state->lengths.reserve(lengths.size());
   for (const std::int64_t sequence : state->permutation) state->lengths.push_back(length_of(sequence));
   state->descending = state->lengths;
-  std::sort(state->descending.begin(), state->descending.end(), std::greater<>());
+  if (!sort_by_length) std::sort(state->descending.begin(), state->descending.end(), std::greater<>());
+  state->alive = counts_of(state->descending);
   state_ = state;
 }
 
@@ -51,6 +73,7 @@ std::span<const std::int64_t> SequenceOrder::lengths() const noexcept { return s
 
 std::int64_t SequenceOrder::live(std::int64_t step) const {
   if (step < -1) throw IndexError("order: expected a step of at least -1, found " + std::to_string(step));
+  if (step >= 0 && std::cmp_less(step, state_->alive.size())) return state_->alive[static_cast<std::size_t>(step)];
   const std::vector<std::int64_t>& all = state_->descending;
   return std::partition_point(all.begin(), all.end(), [&](std::int64_t length) { return length > step; }) - all.begin();
 }
