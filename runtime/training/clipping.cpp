@@ -2,7 +2,9 @@
 #include <millrace/runtime/training/clipping.h>
 
 #include <cmath>
+#include <type_traits>
 
+#include <millrace/kernels/square_sums.h>
 #include <millrace/runtime/training/internal/floats.h>
 
 namespace millrace::training {
@@ -30,20 +32,20 @@ void expect_bound(const char* what, double bound) {
 
 double global_norm(const Tensors& gradients) {
   // Sums of every 16th element: one chain of additions would wait for each of them. The order depends on the extents alone.
-  constexpr std::int64_t chains = 16;
-  double sums[chains] = {};
+  double sums[square_chains] = {};
   for (const auto& [name, tensor] : gradients)
     internal::visit_floats(name, tensor.dtype(), [&]<class T>(std::type_identity<T>) {
       const Tensor from = internal::dense(tensor);
-      const T* x = from.elements() > 0 ? from.data<T>() : nullptr;
-      const auto add = [&](std::int64_t i, std::int64_t chain) {
-        const auto value = static_cast<double>(static_cast<internal::ComputeType<T>>(x[i]));
-        sums[chain] += value * value;
-      };
-      std::int64_t i = 0;
-      for (; i + chains <= from.elements(); i += chains)
-        for (std::int64_t chain = 0; chain < chains; ++chain) add(i + chain, chain);
-      for (; i < from.elements(); ++i) add(i, i % chains);
+      if (from.elements() == 0) return;
+      const T* x = from.data<T>();
+      if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+        square_sums(x, from.elements(), sums);
+      } else {
+        for (std::int64_t i = 0; i < from.elements(); ++i) {
+          const auto value = static_cast<double>(static_cast<internal::ComputeType<T>>(x[i]));
+          sums[i % square_chains] += value * value;
+        }
+      }
     });
   double sum = 0;
   for (const double each : sums) sum += each;
