@@ -19,7 +19,8 @@ struct MemoryPolicy {
     truncate    ///< the losses of each run of k1 iterations reach the last k2 iterations up to the end of that run, and nothing before them
   };
   Kind kind = Kind::keep;
-  std::int64_t every = 0;   ///< recompute: iterations between checkpoints; 0: 1, 2, 3 …, so that n iterations take memory for 2√(2n); of a recurrence over ragged rows ⌈√n⌉
+  std::int64_t every =
+      0;  ///< recompute: iterations between checkpoints; 0: 1, 2, 3 …, so that n iterations take memory for 2√(2n); of a recurrence over ragged rows ⌈√n⌉
   std::int64_t k1 = 0;      ///< truncate: iterations of a run
   std::int64_t k2 = 0;      ///< truncate: iterations that a gradient reaches back; other than k1 for recurrences over ragged rows alone
   std::string folder = {};  ///< spill: of the files; empty: that of TMPDIR, or /var/tmp
