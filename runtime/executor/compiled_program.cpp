@@ -16,6 +16,7 @@
 #include <millrace/runtime/loops/loop_backends.h>
 #include <millrace/runtime/lowering/array_classes.h>
 #include <millrace/runtime/lowering/join_filters.h>
+#include <millrace/runtime/lowering/join_matrices.h>
 #include <millrace/runtime/lowering/lower_for_runs.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/program/ops/array_ops.h>
@@ -290,15 +291,16 @@ class Compiler {
   std::map<VarId, std::size_t> constants_;
 };
 
-/// `filters`: whether loops that filter become ops.
-std::shared_ptr<CompiledProgram> compile(Program program, std::shared_ptr<Device> device, bool filters) {
+/// `join_loops`: whether loops become ops where they can.
+std::shared_ptr<CompiledProgram> compile(Program program, std::shared_ptr<Device> device, bool join_loops) {
   auto made = std::make_shared<CompiledProgram>(std::move(program), std::move(device));
   made->host = made->device->place().is_cpu() ? made->device : std::make_shared<CpuDevice>();
   made->for_runs = std::make_unique<CallerDevices>(made->device);
   if (made->host != made->device) made->hosts_for_runs = std::make_unique<CallerDevices>(made->host);
   std::optional<Program> given;
-  if (filters && made->device->place().is_cpu() && may_filter(made->program)) given = made->program;
-  if (lower_for_runs(made->program, made->device->place(), filters)) made->given = std::move(given);
+  if (join_loops && made->device->place().is_cpu() && (may_filter(made->program) || may_join_matrices(made->program)))
+    given = made->program;
+  if (lower_for_runs(made->program, made->device->place(), join_loops)) made->given = std::move(given);
   made->loop_groups = find_loop_groups(made->program);
   Compiler(*made).run();
   made->root_scopes = std::make_shared<ScopePool>(made->block(0).vars);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -39,24 +38,6 @@ struct Chain {
     return static_cast<std::size_t>(std::count_if(steps.begin(), steps.end(), [](const Step& step) { return has_operand(step.kind); }));
   }
 };
-
-struct OneSide {
-  const char* op;
-  ArithmeticStep step;
-};
-constexpr OneSide functions_alone[] = {{"relu", ArithmeticStep::relu},
-                                       {"sqrt", ArithmeticStep::sqrt},
-                                       {"neg", ArithmeticStep::neg},
-                                       {"abs", ArithmeticStep::abs},
-                                       {"reciprocal", ArithmeticStep::reciprocal},
-                                       {"round", ArithmeticStep::round},
-                                       {"hard_swish", ArithmeticStep::hard_swish},
-                                       {"mish", ArithmeticStep::mish},
-                                       {"softplus", ArithmeticStep::softplus},
-                                       {"exp", ArithmeticStep::exp},
-                                       {"tanh", ArithmeticStep::tanh},
-                                       {"sigmoid", ArithmeticStep::sigmoid},
-                                       {"erf", ArithmeticStep::erf}};
 
 class Joiner {
  public:
@@ -124,8 +105,7 @@ class Joiner {
       const bool exact = op.attributes.get_or("approximate", std::string("none")) == "none";
       return extended(at, op.inputs[0], {{exact ? ArithmeticStep::gelu : ArithmeticStep::gelu_tanh}});
     }
-    for (const OneSide& each : functions_alone)
-      if (op.type == each.op) return extended(at, op.inputs[0], {{each.step}});
+    if (const lowering::OneSide* const alone = lowering::one_side(op.type)) return extended(at, op.inputs[0], {{alone->step}});
     if (op.type == "clip") return clipped(at);
     if (is_square(op)) return extended(at, op.inputs[0], {{ArithmeticStep::square}});
     const lowering::TwoSides* const found = lowering::two_sides(op.type);

@@ -5,17 +5,13 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <millrace/kernels/concat.h>
 #include <millrace/runtime/lowering/internal/append_op.h>
-#include <millrace/runtime/lowering/internal/loop_numbers.h>
-#include <millrace/runtime/lowering/internal/reads.h>
-#include <millrace/runtime/lowering/internal/renamer.h>
-#include <millrace/runtime/lowering/loop_form.h>
+#include <millrace/runtime/lowering/internal/dense_loops.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/program/ops/internal/packing.h>
 
@@ -23,6 +19,9 @@ namespace millrace {
 namespace {
 
 using Ints = std::vector<std::int64_t>;
+
+/// The op that puts a row behind a window.
+constexpr const char* window_op = "concat";
 
 /// Elements of a vector that is the same in all iterations: those from `begin` on of a var of the step.
 struct Weights {
@@ -180,142 +179,55 @@ class FilterStep {
   std::map<VarId, std::vector<Columns>> known_;
 };
 
-/// A cheap look at the body: a loop form takes time, and most loops are no filters.
-bool is_small_loop(const Program& program, const Op& op) {
-  if (!op.attributes.has("sub_block")) return false;
-  const Block& body = program.block(op.attributes.get<BlockId>("sub_block").index);
-  bool joins = false;
-  for (const Op& each : body.ops) {
-    if (program.registry().at(each.type).traits.product || each.attributes.has("sub_block") || each.attributes.has("then_block"))
-      return false;
-    joins = joins || each.type == "concat";
-  }
-  return joins && body.ops.size() <= 256;
-}
-
 class FilterJoiner {
  public:
-  explicit FilterJoiner(Program& program) : program_(program), ops_(program.block(0).ops), reads_(lowering::reads_of(program)) {}
+  explicit FilterJoiner(Program& program) : program_(program), dense_(program) {}
 
   /// True where there was a loop that filters.
   bool run() {
-    for (const Op& op : ops_)
-      for (const VarId output : op.outputs) makers_[output] = &op;
     std::vector<Op> made;
-    for (const Op& op : ops_) {
-      if (std::optional<Loop> loop = is_small_loop(program_, op) ? find(op) : std::nullopt) {
+    for (const Op& op : program_.block(0).ops) {
+      if (std::optional<Loop> loop = lowering::DenseLoops::is_small(program_, op, window_op) ? find(op) : std::nullopt) {
         filter(*loop, made);
-        Block& body = program_.block(op.attributes.get<BlockId>("sub_block").index);
-        body.ops.clear();
-        body.results.clear();
-        arrays_.insert({loop->steps, loop->outputs, loop->window});
+        dense_.empty(loop->dense);
         loops_.push_back(std::move(*loop));
       } else if (!replace(op, made)) {
         made.push_back(op);
       }
     }
     if (loops_.empty()) return false;
-    ops_ = std::move(made);
-    drop_arrays();
+    dense_.finish(std::move(made));
     return true;
   }
 
  private:
   struct Loop {
-    VarId x = no_var;        ///< the input, [T, N, C]
-    VarId steps = no_var;    ///< the array of its rows
-    VarId outputs = no_var;  ///< the array of the sums
-    VarId window = no_var;   ///< the array of the states
-    VarId boot = no_var;     ///< the state before the first step, [N, reach·C]
-    int body = 0;            ///< the block of the loop
+    lowering::DenseLoop dense;
+    VarId x = no_var;  ///< the input, [T, N, C]
     std::int64_t width = 0, reach = 0;
     Columns sum;
-    LoopForm form;
     VarId filtered = no_var, last = no_var;  ///< the sums, and the window behind the last step, both with the axes of the filter
     Ints perm;                               ///< the `transpose` that makes the axes of x of the axes of the filter
   };
 
-  static bool counts_slots(const LoopForm::Index& index) {
-    return index.stride == 1 && index.roots.number == 0 && index.roots.terms.empty();
-  }
-
   std::optional<Loop> find(const Op& op) const {
     Loop made;
-    // The last counter has a reader, or the loop has a limit that may end it earlier.
-    if (std::any_of(op.outputs.begin(), op.outputs.end(), [&](VarId output) { return reads_.contains(output); }) ||
-        op.attributes.get_or("max_trips", std::int64_t{-1}) >= 0)
-      return std::nullopt;
-    try {
-      made.form = find_loop_form(program_, 0, op);
-    } catch (const UnsupportedError&) {
-      return std::nullopt;
-    }
-    made.body = op.attributes.get<BlockId>("sub_block").index;
-    const LoopForm& form = made.form;
-    if (form.inputs.size() != 1 || form.states.size() != 1 || form.outputs.empty() || form.outputs.size() > 2 ||
-        form.step.inputs().size() < 2)
-      return std::nullopt;
-    const LoopForm::StepInput& input = form.inputs[0];
-    const LoopForm::State& state = form.states[0];
-    if (!counts_slots(input.index) || input.boot != no_var || input.shrinks || state.boot == no_var ||
-        program_.var(state.boot).block != 0 || state.shrinks || !state.changes || state.index.stride != 1 ||
-        state.index.roots.number != -1 || !state.index.roots.terms.empty())
-      return std::nullopt;
-    made.steps = input.array;
-    made.boot = state.boot;
-    made.window = state.array;
-    const auto unstacked = makers_.find(made.steps);
-    if (unstacked == makers_.end() || unstacked->second->type != "tensor_array_unstack" ||
-        unstacked->second->attributes.get_or("axis", std::int64_t{0}) != 0)
-      return std::nullopt;
-    made.x = unstacked->second->inputs[0];
+    std::optional<lowering::DenseLoop> dense = dense_.find(op);
+    if (!dense || dense->inputs.size() != 1) return std::nullopt;
+    made.dense = std::move(*dense);
+    made.x = made.dense.inputs[0];
     const VarType& x = program_.var(made.x).type;
-    if (x.rank() != 3 || (x.dtype != DType::f32 && x.dtype != DType::f64) || x.lod_depth > 0 || (*x.shape)[2] < 1) return std::nullopt;
+    if (x.rank() != 3 || (*x.shape)[2] < 1) return std::nullopt;
     made.width = (*x.shape)[2];
-    const LoopForm::Index& left = form.stop.left;
-    if ((left.stride != 1 && left.stride != -1) || left.roots.number != 0 ||
-        left.roots.terms != std::vector<LoopForm::Index::Term>{{made.steps, -left.stride}})
-      return std::nullopt;
-
-    const FilterStep step(form.step, made.width);
+    const Program& iteration = made.dense.form.step;
+    const FilterStep step(iteration, made.width);
     made.reach = step.reach();
-    const std::vector<Program::Port>& ports = form.step.outputs();
-    if (ports.size() != form.outputs.size() + 1 || !step.is_next_window(ports.back().var)) return std::nullopt;
-    for (std::size_t i = 0; i < form.outputs.size(); ++i) {
-      const LoopForm::Output& output = form.outputs[i];
-      if (output.array == made.window) {
-        if (!output.last_alone || !step.is_next_window(ports[i].var)) return std::nullopt;
-        continue;
-      }
-      const Columns* const sum = step.sum(ports[i].var);
-      if (sum == nullptr || made.outputs != no_var || !counts_slots(output.index)) return std::nullopt;
-      made.sum = *sum;
-      made.outputs = output.array;
-    }
-    if (made.outputs == no_var || !has_size(op, made.outputs, made.steps) || !is_read_as_expected(made)) return std::nullopt;
+    const Columns* const sum = step.sum(iteration.outputs()[made.dense.output].var);
+    if (sum == nullptr || !step.is_next_window(iteration.outputs().back().var)) return std::nullopt;
+    made.sum = *sum;
     return made;
   }
 
-  bool has_size(const Op& loop, VarId array, VarId steps) const {
-    const auto size = lowering::OuterNumbers(program_, 0, loop).size_of(array);
-    return size && size->stride == 0 && size->roots.number == 0 && size->roots.terms == std::vector<LoopForm::Index::Term>{{steps, 1}};
-  }
-
-  /// Whether readers outside the loop see the outputs stacked along axis 0 alone, and of the window the state behind the last iteration alone.
-  bool is_read_as_expected(const Loop& loop) const {
-    const auto is_own = [&](VarId var) { return var == loop.outputs || var == loop.window; };
-    for (const Block& block : program_.blocks()) {
-      if (std::any_of(block.results.begin(), block.results.end(), is_own)) return false;
-      for (const Op& op : block.ops)
-        for (const VarId input : op.inputs) {
-          if (!is_own(input) || block.idx == loop.body) continue;
-          const bool stacks = op.type == "tensor_array_stack" && op.attributes.get_or("axis", std::int64_t{0}) == 0;
-          const bool reads = op.type == "tensor_array_read" && op.inputs.size() > 2 && op.inputs[2] == loop.boot;
-          if (block.idx != 0 || (input == loop.outputs ? !stacks : !reads)) return false;
-        }
-    }
-    return !is_output(program_, loop.outputs) && !is_output(program_, loop.window);
-  }
   VarId emit(Op op, std::vector<Op>& made) { return lowering::append_op(program_, std::move(op), made); }
   VarId transposed(VarId var, const Ints& perm, std::vector<Op>& made) {
     return perm == Ints{0, 1, 2} ? var : emit({"transpose", {var}, {}, {{"perm", perm}}, {}}, made);
@@ -326,14 +238,14 @@ class FilterJoiner {
 
   /// A vector of the step as a row [1, C] or a vector [C] of block 0.
   VarId vector(const Loop& loop, const Weights& weights, DDim shape, std::vector<Op>& made) {
-    const Program& step = loop.form.step;
+    const Program& step = loop.dense.form.step;
     if (const Tensor* const known = step.constant(weights.var)) {
       const Tensor flat = (known->is_contiguous() ? *known : known->copy_to(CpuPlace{})).reshape(DDim{known->elements()});
       return program_.add_parameter("weights", flat.rows(weights.begin, weights.begin + loop.width).reshape(shape));
     }
     std::size_t place = 2;
     while (step.inputs()[place].var != weights.var) ++place;
-    const VarId flat = emit({"reshape", {loop.form.shared[place - 2]}, {}, {{"shape", Ints{-1}}}, {}}, made);
+    const VarId flat = emit({"reshape", {loop.dense.form.shared[place - 2]}, {}, {{"shape", Ints{-1}}}, {}}, made);
     const VarId part = sliced(flat, 0, weights.begin, weights.begin + loop.width, made);
     return emit({"reshape", {part}, {}, {{"shape", Ints(shape.begin(), shape.end())}}, {}}, made);
   }
@@ -342,10 +254,10 @@ class FilterJoiner {
     // The axes of the tensor of which x is a transpose: places, sequences and channels stand at perm[0], perm[1] and perm[2].
     VarId from = loop.x;
     loop.perm = {0, 1, 2};
-    if (const auto turned = makers_.find(loop.x); turned != makers_.end() && turned->second->type == "transpose") {
-      const Ints perm = turned->second->attributes.get_or("perm", Ints{});
+    if (const Op* const turned = dense_.maker(loop.x); turned != nullptr && turned->type == "transpose") {
+      const Ints perm = turned->attributes.get_or("perm", Ints{});
       if (perm.size() == 3 && std::all_of(perm.begin(), perm.end(), [](std::int64_t axis) { return axis >= 0; })) {
-        from = turned->second->inputs[0];
+        from = turned->inputs[0];
         loop.perm = perm;
       }
     }
@@ -355,7 +267,7 @@ class FilterJoiner {
     order[static_cast<std::size_t>(sequences)] = 0;
     order[static_cast<std::size_t>(places)] = 1;
     order[static_cast<std::size_t>(channels)] = 2;
-    const VarId rows = emit({"reshape", {loop.boot}, {}, {{"shape", Ints{0, loop.reach, loop.width}}}, {}}, made);
+    const VarId rows = emit({"reshape", {loop.dense.boot}, {}, {{"shape", Ints{0, loop.reach, loop.width}}}, {}}, made);
     const VarId past = transposed(rows, order, made);
     std::vector<VarId> taps;
     Ints delays;
@@ -387,14 +299,14 @@ class FilterJoiner {
   /// Readers of the arrays of a loop that is a filter: of its stacked outputs, or of its last state.
   bool replace(const Op& op, std::vector<Op>& made) {
     for (const Loop& loop : loops_) {
-      if (op.type == "tensor_array_stack" && op.inputs[0] == loop.outputs) {
+      if (op.type == "tensor_array_stack" && op.inputs[0] == loop.dense.outputs) {
         if (loop.perm == Ints{0, 1, 2})
           made.push_back({"identity", {loop.filtered}, op.outputs, {}, op.label});
         else
           made.push_back({"transpose", {loop.filtered}, op.outputs, {{"perm", loop.perm}}, op.label});
         return true;
       }
-      if (op.type == "tensor_array_read" && op.inputs[0] == loop.window) {
+      if (op.type == "tensor_array_read" && op.inputs[0] == loop.dense.states) {
         const VarId turned = transposed(loop.last, {loop.perm[1], loop.perm[0], loop.perm[2]}, made);
         made.push_back({"reshape", {turned}, op.outputs, {{"shape", Ints{0, loop.reach * loop.width}}}, op.label});
         return true;
@@ -403,30 +315,9 @@ class FilterJoiner {
     return false;
   }
 
-  /// Takes out the arrays of loops that are no more, and the counts that were made for them alone.
-  void drop_arrays() {
-    std::map<VarId, int> reads = lowering::reads_of(program_);
-    const auto may_go = [&](const Op& op) {
-      const OpDef& def = program_.registry().at(op.type);
-      const bool counts = op.type == "tensor_array_size" || (def.pure && def.prepare && !def.stores);
-      return std::all_of(op.outputs.begin(), op.outputs.end(), [&](VarId output) {
-        return reads[output] == 0 && (arrays_.contains(output) || (counts && lowering::is_integer_scalar(program_.var(output).type)));
-      });
-    };
-    for (std::size_t i = ops_.size(); i-- > 0;) {
-      if (ops_[i].inputs.empty() || ops_[i].outputs.empty() || !may_go(ops_[i])) continue;
-      for (const VarId input : ops_[i].inputs)
-        if (input != no_var) --reads[input];
-      ops_.erase(ops_.begin() + static_cast<std::ptrdiff_t>(i));
-    }
-  }
-
   Program& program_;
-  std::vector<Op>& ops_;
-  const std::map<VarId, int> reads_;
-  std::map<VarId, const Op*> makers_;
+  lowering::DenseLoops dense_;
   std::vector<Loop> loops_;  ///< that were found
-  std::set<VarId> arrays_;
 };
 
 }  // namespace
@@ -434,9 +325,7 @@ class FilterJoiner {
 bool join_filters(Program& program) { return may_filter(program) && FilterJoiner(program).run(); }
 
 bool may_filter(const Program& program) {
-  const std::vector<Op>& ops = program.block(0).ops;
-  return program.registry().find("causal_filter") != nullptr &&
-         std::any_of(ops.begin(), ops.end(), [&](const Op& op) { return is_small_loop(program, op); });
+  return program.registry().find("causal_filter") != nullptr && lowering::DenseLoops::has_small(program, window_op);
 }
 
 }  // namespace millrace

@@ -9,6 +9,7 @@
 #include <millrace/runtime/lowering/join_filters.h>
 #include <millrace/runtime/lowering/join_gathers.h>
 #include <millrace/runtime/lowering/join_integers.h>
+#include <millrace/runtime/lowering/join_matrices.h>
 #include <millrace/runtime/lowering/join_picks.h>
 #include <millrace/runtime/lowering/join_windows.h>
 #include <millrace/runtime/lowering/move_bytes.h>
@@ -18,9 +19,13 @@
 
 namespace millrace {
 
-bool lower_for_runs(Program& program, const Place& place, bool filters) {
+bool lower_for_runs(Program& program, const Place& place, bool join_loops) {
   fold_constants(program);
-  const bool filtered = filters && place.is_cpu() && join_filters(program);
+  bool joined = false;
+  if (join_loops && place.is_cpu()) {
+    joined = join_filters(program);
+    joined = join_matrices(program) || joined;
+  }
   skip_views(program);
   if (place.is_cpu()) join_picks(program);
   drop_unread(program);
@@ -37,7 +42,7 @@ bool lower_for_runs(Program& program, const Place& place, bool filters) {
     join_convolutions(program);
   }
   skip_repacking(program);
-  return filtered;
+  return joined;
 }
 
 }  // namespace millrace

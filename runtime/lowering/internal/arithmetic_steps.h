@@ -9,6 +9,33 @@
 
 namespace millrace::lowering {
 
+/// An op on one element, as a step.
+struct OneSide {
+  std::string_view op;
+  ArithmeticStep step;
+};
+
+/// Null for an op that is no step on its only operand, or that has attributes.
+inline const OneSide* one_side(std::string_view op) {
+  static constexpr OneSide known[] = {
+      {"relu", ArithmeticStep::relu},
+      {"sqrt", ArithmeticStep::sqrt},
+      {"neg", ArithmeticStep::neg},
+      {"abs", ArithmeticStep::abs},
+      {"reciprocal", ArithmeticStep::reciprocal},
+      {"round", ArithmeticStep::round},
+      {"hard_swish", ArithmeticStep::hard_swish},
+      {"mish", ArithmeticStep::mish},
+      {"softplus", ArithmeticStep::softplus},
+      {"exp", ArithmeticStep::exp},
+      {"tanh", ArithmeticStep::tanh},
+      {"sigmoid", ArithmeticStep::sigmoid},
+      {"erf", ArithmeticStep::erf},
+  };
+  const auto* const found = std::find_if(std::begin(known), std::end(known), [op](const OneSide& each) { return each.op == op; });
+  return found == std::end(known) ? nullptr : found;
+}
+
 /// An op on two elements, as a step on the first and on the second of them.
 struct TwoSides {
   std::string_view op;

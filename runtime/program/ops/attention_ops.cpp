@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <millrace/kernels/attention.h>
+#include <millrace/kernels/matrix_recurrence.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/arithmetic_names.h>
 #include <millrace/runtime/program/ops/internal/define.h>
@@ -13,7 +14,7 @@
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
 
-/// Attention as one op, made when a program is compiled (lowering/join_attention.h).
+/// Attention as one op, and the loop of linear attention as one, made when a program is compiled (lowering/join_attention.h, join_matrices.h).
 namespace millrace::ops {
 namespace {
 
@@ -92,6 +93,45 @@ OpKernel prepare_attention(const PrepareContext& context) {
   };
 }
 
+// ---- matrix_recurrence
+
+constexpr std::size_t past = 3, decay = 4, rate = 5;
+
+void infer_matrix_recurrence(InferContext& context) {
+  expect_float(context, 0);
+  for (const std::size_t input : {std::size_t{1}, std::size_t{2}, past}) expect_same_dtype(context, 0, input);
+  const auto width = [&](std::size_t input) {
+    const VarType& type = context.tensor(input);
+    return type.shape && type.rank() >= 3 ? product_of(*type.shape, 2, type.rank()) : DDim::unknown;
+  };
+  const bool known = width(0) > 0 && width(1) > 0 && width(2) > 0;
+  const DDim reads{extent(context, 0, 0), extent(context, 0, 1), known ? width(2) / width(0) * width(1) : DDim::unknown};
+  context.result(tensor_type(context.tensor(0).dtype, reads));
+  VarType last = context.tensor(past);
+  const std::int64_t sequences = extent(context, 0, context.attributes().get<std::int64_t>("steps") == 0 ? 1 : 0);
+  if (last.shape && last.rank() > 0 && (*last.shape)[0] == 1 && sequences != 1) (*last.shape)[0] = DDim::unknown;
+  context.result(last);
+}
+
+OpKernel prepare_matrix_recurrence(const PrepareContext& context) {
+  MatrixRecurrence form;
+  form.heads = context.attributes().get<std::int64_t>("heads");
+  form.corrects = context.attributes().get_or("corrects", false);
+  form.steps = static_cast<int>(context.attributes().get<std::int64_t>("steps"));
+  return [form](OpContext& run) {
+    MatrixRecurrence call = form;
+    call.key = run.tensor(0);
+    call.value = run.tensor(1);
+    call.query = run.tensor(2);
+    call.past = run.tensor(past);
+    if (run.has(decay)) call.decay = run.tensor(decay);
+    if (run.has(rate)) call.rate = run.tensor(rate);
+    MatrixReads made = matrix_recurrence(call, run.stream());
+    run.set(0, std::move(made.out));
+    run.set(1, std::move(made.last));
+  };
+}
+
 }  // namespace
 
 void add_attention_ops(OpRegistry& registry) {
@@ -103,6 +143,13 @@ void add_attention_ops(OpRegistry& registry) {
   def.prepare = prepare_attention;
   set_made_for_runs(def);
   registry.add(std::move(def));
+
+  OpDef matrices =
+      define("matrix_recurrence", {"Key", "Value", "Query", "Past", "Decay?", "Rate?"}, {"Out", "Last"}, {"heads", "corrects", "steps"});
+  matrices.infer = infer_matrix_recurrence;
+  matrices.prepare = prepare_matrix_recurrence;
+  set_made_for_runs(matrices);
+  registry.add(std::move(matrices));
 }
 
 }  // namespace millrace::ops

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <millrace/runtime/loops/cpu_fused/internal/matrix_states.h>
+#include <millrace/runtime/lowering/internal/matrix_states.h>
 #include <millrace/runtime/loops/cpu_fused/row_kernel.h>
 #include <millrace/runtime/program/op_registry.h>
 

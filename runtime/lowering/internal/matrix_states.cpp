@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <millrace/runtime/loops/cpu_fused/internal/matrix_states.h>
+#include <millrace/runtime/lowering/internal/matrix_states.h>
 
 #include <algorithm>
 #include <string>
