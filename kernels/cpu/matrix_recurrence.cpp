@@ -10,6 +10,9 @@
 namespace millrace::cpu {
 namespace {
 
+/// Bytes of two matrices that a first cache holds beside what they meet.
+constexpr std::int64_t two_states = 16 << 10;
+
 /// An input of steps: the part of each head at each step.
 template <class T>
 struct Steps {
@@ -46,39 +49,81 @@ class Recurrence {
   }
 
   void run(const KernelContext& context) const {
-    const std::int64_t work = std::max<std::int64_t>(1, length_ * key_.part * value_.part);
-    context.team().parallel(sequences_ * heads_, std::max<std::int64_t>(1, grain_light / work), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t matrix = begin; matrix < end; ++matrix) run_matrix(matrix / heads_, matrix % heads_);
+    const std::int64_t work = std::max<std::int64_t>(1, length_ * key_.part * value_.part), matrices = sequences_ * heads_;
+    const std::int64_t together = corrects_ && 2 * key_.part * value_.part * static_cast<std::int64_t>(sizeof(T)) <= two_states ? 2 : 1;
+    const std::int64_t groups = (matrices + together - 1) / together;
+    context.team().parallel(groups, std::max<std::int64_t>(1, grain_light / (together * work)), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t group = begin; group < end; ++group) {
+        const std::int64_t first = group * together;
+        if (together == 2 && first + 1 < matrices)
+          run_two(first);
+        else
+          run_one(first);
+      }
     });
   }
 
  private:
-  /// One matrix through all steps, so that it stays in the first cache. It moves from `past` to its last place in the first step.
-  void run_matrix(std::int64_t sequence, std::int64_t head) const {
-    MatrixStep<T> step;
-    step.keys = key_.part;
-    step.values = value_.part;
-    step.decay_step = decay_.part == step.keys ? 1 : 0;
-    const std::int64_t at = head * step.keys * step.values;
-    step.state = past_ + sequence * past_step_ + at;
-    step.next = last_ + sequence * heads_ * step.keys * step.values + at;
-    for (std::int64_t t = 0; t < length_; ++t) {
-      const std::int64_t row = t * row_step_ + sequence * sequence_step_;
-      step.decay = decay_.at(row, head);
-      step.key = key_.at(row, head);
-      step.added = value_.at(row, head);
-      step.rate = rate_.at(row, head);
-      step.query = query_.at(row, head);
-      step.read = out_ + (row * heads_ + head) * queries_ * step.values;
-      (corrects_ ? functions_.correct : functions_.update)(step);
-      step.state = step.next;
-      for (std::int64_t query = 1; query < queries_; ++query) {
-        MatrixStep<T> other = step;
+  /// A matrix on its way through the steps.
+  class Walk {
+   public:
+    Walk(const Recurrence& of, std::int64_t matrix, MatrixStep<T>& step)
+        : of_(of), head_(matrix % of.heads_), row_(matrix / of.heads_ * of.sequence_step_), step_(step) {
+      step.keys = of.key_.part;
+      step.values = of.value_.part;
+      step.decay_step = of.decay_.part == step.keys ? 1 : 0;
+      const std::int64_t elements = step.keys * step.values;
+      step.state = of.past_ + matrix / of.heads_ * of.past_step_ + head_ * elements;
+      step.next = of.last_ + matrix * elements;  // the matrix moves there in the first step
+    }
+    void begin_step() {
+      step_.decay = of_.decay_.at(row_, head_);
+      step_.key = of_.key_.at(row_, head_);
+      step_.added = of_.value_.at(row_, head_);
+      step_.rate = of_.rate_.at(row_, head_);
+      step_.query = of_.query_.at(row_, head_);
+      step_.read = of_.out_ + (row_ * of_.heads_ + head_) * of_.queries_ * step_.values;
+    }
+    /// Reads for the other queries of the head, and goes on to the next step.
+    void end_step() {
+      step_.state = step_.next;
+      for (std::int64_t query = 1; query < of_.queries_; ++query) {
+        MatrixStep<T> other = step_;
         other.decay = nullptr;
-        other.key = step.query + query * step.keys;
-        other.read = step.read + query * step.values;
-        functions_.read(other);
+        other.key = step_.query + query * step_.keys;
+        other.read = step_.read + query * step_.values;
+        of_.functions_.read(other);
       }
+      row_ += of_.row_step_;
+    }
+
+   private:
+    const Recurrence& of_;
+    const std::int64_t head_;
+    std::int64_t row_;
+    MatrixStep<T>& step_;
+  };
+
+  /// One matrix through all steps, so that it stays in the first cache.
+  void run_one(std::int64_t matrix) const {
+    MatrixStep<T> step;
+    Walk walk(*this, matrix, step);
+    for (std::int64_t t = 0; t < length_; ++t) {
+      walk.begin_step();
+      (corrects_ ? functions_.correct : functions_.update)(step);
+      walk.end_step();
+    }
+  }
+  /// Corrections of two small ones side by side.
+  void run_two(std::int64_t matrix) const {
+    MatrixStep<T> steps[2];
+    Walk first(*this, matrix, steps[0]), second(*this, matrix + 1, steps[1]);
+    for (std::int64_t t = 0; t < length_; ++t) {
+      first.begin_step();
+      second.begin_step();
+      functions_.correct_two(steps);
+      first.end_step();
+      second.end_step();
     }
   }
 

@@ -29,6 +29,8 @@ struct MatrixFunctions {
   void (*read)(const MatrixStep<T>& step) = nullptr;     ///< read = Σ over keys of (g·S)·k
   void (*update)(const MatrixStep<T>& step) = nullptr;   ///< next = g·S + k ⊗ v, read = Σ over keys of next·q
   void (*correct)(const MatrixStep<T>& step) = nullptr;  ///< an update by β·(v − Σ over keys of (g·S)·k) in place of v
+  /// `correct` of two matrices of the same extents and operands, which is faster where they have few columns.
+  void (*correct_two)(const MatrixStep<T> (&steps)[2]) = nullptr;
 };
 
 /// The functions of this machine's instruction set.
