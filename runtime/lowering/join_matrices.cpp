@@ -214,7 +214,12 @@ class MatrixJoiner {
   bool replace(const Op& op, std::vector<Op>& made) {
     for (const Joined& loop : joined_) {
       if (op.type == "tensor_array_stack" && op.inputs[0] == loop.outputs) {
-        const VarId rows = loop.turned ? emit({"transpose", {loop.out}, {}, {{"perm", Ints{1, 0, 2}}}, op.label}, made) : loop.out;
+        const Attributes swapped{{"perm", Ints{1, 0, 2}}};
+        if (loop.turned && loop.slot.rank() == 2) {  // next to the transpose that undoes it
+          made.push_back({"transpose", {loop.out}, op.outputs, swapped, op.label});
+          return true;
+        }
+        const VarId rows = loop.turned ? emit({"transpose", {loop.out}, {}, swapped, op.label}, made) : loop.out;
         Ints shape{0, 0};
         shape.insert(shape.end(), loop.slot.begin() + 1, loop.slot.end());
         made.push_back({"reshape", {rows}, op.outputs, {{"shape", shape}}, op.label});
