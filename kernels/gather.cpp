@@ -57,6 +57,34 @@ Tensor gather_planes(const Tensor& x, const Tensor& rows, const Tensor& columns,
   return out;
 }
 
+Tensor gather_sum(const Tensor& x, const std::vector<GatherTerm>& terms, int axis, StreamRef stream) {
+  constexpr const char* name = "gather_sum";
+  const int at = internal::checked_axis(name, axis, x.dims());
+  if (terms.empty()) throw ArgumentError(std::string(name) + ": expected at least one term");
+  if (x.dtype() != DType::f64) internal::check_dtype(name, "x", x, DType::f32);
+  std::vector<GatherTerm> made;
+  for (const GatherTerm& term : terms) {
+    internal::check_device_places(name, stream, {&x, &term.places, &term.weights});
+    internal::check_index_dtype(name, term.places);
+    internal::check_same_dtype(name, x, term.weights);
+    const std::int64_t count = term.places.elements();
+    if (term.places.rank() != 1 || count != terms[0].places.elements() || term.weights.elements() != count)
+      throw ShapeError(std::string(name) + ": expected " + std::to_string(terms[0].places.elements()) +
+                       " places along one axis and as many weights, found " + term.places.to_string() + " and " + term.weights.to_string());
+    made.push_back({term.places, term.weights.is_contiguous() ? term.weights : internal::row_major(name, term.weights, stream)});
+  }
+  if (internal::on_cuda(stream.place())) throw PlaceError(std::string(name) + ": expected host memory, found " + x.to_string());
+  DDim dims = x.dims();
+  dims[at] = terms[0].places.elements();
+  const Tensor out(x.dtype(), dims, stream.memory());
+  const Tensor from = x.is_contiguous() ? x : internal::row_major(name, x, stream);
+  for (const GatherTerm& term : made) detail::order(TensorRefs<2>{&term.places, &term.weights}, TensorRefs<0>{}, stream);
+  launch(
+      TensorRefs<1>{&from}, TensorRefs<1>{&out}, [from, made, at, out](ThreadTeam& team) { cpu::gather_sum(from, made, at, out, team); },
+      stream);
+  return out;
+}
+
 Tensor gather_elements(const Tensor& x, const Tensor& index, int axis, StreamRef stream) {
   const int at = internal::checked_axis("gather_elements", axis, x.dims());
   internal::check_index_dtype("gather_elements", index);

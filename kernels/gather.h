@@ -22,6 +22,15 @@ Tensor gather_elements(const Tensor& x, const Tensor& index, int axis, StreamRef
 /// Errors as above, and ShapeError.
 Tensor gather_planes(const Tensor& x, const Tensor& rows, const Tensor& columns, StreamRef stream);
 
+/// The sum of what several lists of places pick along `axis`, each by weights: out[i…, j, k…] = Σ_t x[i…, places_t[j], k…] · weights_t[j]. Products are rounded and
+/// added in the order of the terms: the bits of `gather`, `mul` and `add`, one op after another. f32 or f64; places are i64 or i32 of one axis, weights of as many
+/// elements and the dtype of x. In host memory alone. Errors as above, ShapeError and DTypeError.
+struct GatherTerm {
+  Tensor places;
+  Tensor weights;
+};
+Tensor gather_sum(const Tensor& x, const std::vector<GatherTerm>& terms, int axis, StreamRef stream);
+
 /// Rows of axis 0 by plan. out[i] = x[index[i]]; index −1 gives a row of zeros. Rows have the same extents and dtype on
 /// both sides (ShapeError, DTypeError); `out` has as many rows as the plan. Indices below −1 or past the end are an
 /// IndexError: at once for a vector, failing the stream for a tensor (i64 or i32, [rows]).

@@ -12,9 +12,7 @@
 #include <millrace/kernels/cpu/transpose_kernels.h>
 
 namespace millrace::cpu {
-namespace {
 
-/// The places that an index names along an axis of `dims`; negative ones count from the end.
 std::vector<std::int64_t> checked_places(const char* op, const Tensor& index, int axis, const DDim& dims) {
   std::vector<std::int64_t> places = index_values(index);
   const std::int64_t extent = dims[axis];
@@ -27,6 +25,8 @@ std::vector<std::int64_t> checked_places(const char* op, const Tensor& index, in
   }
   return places;
 }
+
+namespace {
 
 /// Elements of one row (all axes but the first), as one run or as a loop.
 template <class U>

@@ -9,4 +9,8 @@ namespace millrace {
 /// elements are read and written once. For host memory, behind `move_bytes`, which looks for gathers.
 void join_gathers(Program& program);
 
+/// Makes one op `gather_sum` of each sum in block 0 of gathers from one tensor along one axis, each times its own weights along that axis, which nothing else reads: a linear or cubic
+/// `Resize` along an axis. Bits stay. For host memory, ahead of `join_arithmetic`.
+void join_weighted_gathers(Program& program);
+
 }  // namespace millrace

@@ -33,6 +33,7 @@ bool lower_for_runs(Program& program, const Place& place, bool join_loops) {
     join_windows(program);
     join_attention(program);
     take_integers(program);
+    join_weighted_gathers(program);
     drop_unread(program);
     join_arithmetic(program);
     move_bytes(program);

@@ -160,6 +160,36 @@ OpDef gather_planes_op() {
   return def;
 }
 
+// ---- gather_sum: sums of weighted gathers, made when a program is compiled (lowering/join_gathers.h)
+
+void infer_gather_sum(InferContext& context) {
+  const VarType& x = context.tensor(0);
+  expect_float(context, 0);
+  if (context.inputs() < 3 || context.inputs() % 2 == 0) throw ProgramError("expected places and weights of at least one term");
+  std::optional<DDim> shape = x.shape;
+  for (std::size_t input = 1; input < context.inputs(); input += 2) {
+    expect_index(context, input);
+    expect_rank(context, input, 1);
+    expect_same_dtype(context, 0, input + 1);
+  }
+  if (shape) (*shape)[checked_axis(context.attributes().get<std::int64_t>("axis"), shape->rank())] = extent(context, 1, 0);
+  context.result(tensor_type(x.dtype, shape));
+}
+
+OpDef gather_sum_op() {
+  OpDef def = define("gather_sum", {"X", "Terms..."}, {"Out"}, {"axis"});
+  def.infer = infer_gather_sum;
+  def.prepare = [](const PrepareContext& context) -> OpKernel {
+    return [axis = static_cast<int>(context.attributes().get<std::int64_t>("axis"))](OpContext& run) {
+      std::vector<GatherTerm> terms;
+      for (std::size_t input = 1; input + 1 < run.inputs(); input += 2) terms.push_back({run.tensor(input), run.tensor(input + 1)});
+      run.set(0, gather_sum(run.tensor(0), terms, axis, run.stream()));
+    };
+  };
+  set_made_for_runs(def);
+  return def;
+}
+
 }  // namespace
 
 void add_gather_ops(OpRegistry& registry) {
@@ -167,6 +197,7 @@ void add_gather_ops(OpRegistry& registry) {
   registry.add(gather_op("embedding", "Table", {}));
   registry.add(gather_elements_op());
   registry.add(gather_planes_op());
+  registry.add(gather_sum_op());
   add_gather_gradients(registry);
 }
 
