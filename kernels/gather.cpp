@@ -63,19 +63,24 @@ Tensor gather_sum(const Tensor& x, const std::vector<GatherTerm>& terms, int axi
   if (terms.empty()) throw ArgumentError(std::string(name) + ": expected at least one term");
   if (x.dtype() != DType::f64) internal::check_dtype(name, "x", x, DType::f32);
   std::vector<GatherTerm> made;
+  std::int64_t count = 1;
+  for (const GatherTerm& term : terms)
+    for (const Tensor* const list : {&term.places, &term.weights})
+      if (list->elements() != 1) count = list->elements();
   for (const GatherTerm& term : terms) {
     internal::check_device_places(name, stream, {&x, &term.places, &term.weights});
     internal::check_index_dtype(name, term.places);
     internal::check_same_dtype(name, x, term.weights);
-    const std::int64_t count = term.places.elements();
-    if (term.places.rank() != 1 || count != terms[0].places.elements() || term.weights.elements() != count)
-      throw ShapeError(std::string(name) + ": expected " + std::to_string(terms[0].places.elements()) +
-                       " places along one axis and as many weights, found " + term.places.to_string() + " and " + term.weights.to_string());
+    const auto fits = [count](const Tensor& list) { return list.elements() == count || list.elements() == 1; };
+    if (term.places.rank() != 1 || !fits(term.places) || !fits(term.weights))
+      throw ShapeError(std::string(name) + ": expected " + std::to_string(count) +
+                       " places along one axis and as many weights, or one, found " + term.places.to_string() + " and " +
+                       term.weights.to_string());
     made.push_back({term.places, term.weights.is_contiguous() ? term.weights : internal::row_major(name, term.weights, stream)});
   }
   if (internal::on_cuda(stream.place())) throw PlaceError(std::string(name) + ": expected host memory, found " + x.to_string());
   DDim dims = x.dims();
-  dims[at] = terms[0].places.elements();
+  dims[at] = count;
   const Tensor out(x.dtype(), dims, stream.memory());
   const Tensor from = x.is_contiguous() ? x : internal::row_major(name, x, stream);
   for (const GatherTerm& term : made) detail::order(TensorRefs<2>{&term.places, &term.weights}, TensorRefs<0>{}, stream);

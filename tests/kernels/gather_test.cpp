@@ -145,6 +145,59 @@ TEST_CASE("gather of planes is a gather along both axes, of any size of elements
   CHECK_THROWS_AS(gather_planes(x, near, Tensor::scalar(std::int64_t{0}), one.stream(0)), ShapeError);
 }
 
+TEST_CASE(
+    "a sum of weighted gathers has the bits of gather, mul and add, along any axis, for places near and far, on every instruction set") {
+  Random random(9);
+  each_instruction_set([&](const std::string& name) {
+    CpuDevice one(1), many(3);
+    for (const DType dtype : {DType::f32, DType::f64})
+      for (const std::int64_t extent : {1, 2, 10, 16, 17, 40, 200})
+        for (const std::int64_t count : {0, 1, 5, 20, 33, 80})
+          for (const int axis : {0, 1, 2}) {
+            DDim dims{random.between(1, 3), random.between(1, 40), random.between(1, 40)};
+            dims[axis] = extent;
+            const Tensor x = random_tensor(random, dtype, dims);
+            const bool far = random.between(0, 2) == 0;
+            std::vector<GatherTerm> terms;
+            std::optional<Tensor> wanted;
+            for (std::int64_t t = random.between(1, 4); t > 0; --t) {
+              List places;
+              const bool same = random.between(0, 5) == 0;
+              for (std::int64_t j = 0; j < (same ? 1 : count); ++j)
+                places.push_back(far ? random.between(-extent, extent - 1)
+                                     : std::clamp<std::int64_t>(j * extent / std::max<std::int64_t>(1, count) + t - 2, 0, extent - 1));
+              DDim along{1, 1, 1};
+              along[axis] = count == 0 || random.between(0, 5) > 0 ? count : 1;
+              const Tensor weights = random_tensor(random, dtype, along), all = Tensor::from(places, DDim{std::ssize(places)});
+              terms.push_back({all, weights});
+              const Tensor term = mul(gather(x, all, axis, one.stream(0)), weights, one.stream(0));
+              wanted = wanted ? add(*wanted, term, one.stream(0)) : term;
+            }
+            INFO(name, ", x ", x.to_string(), ", axis ", axis, ", places ", count, ", terms ", terms.size());
+            const Tensor found = gather_sum(x, terms, axis, one.stream(0));
+            CHECK(same_bits(found, wanted));
+            CHECK(same_bits(gather_sum(x, terms, axis - 3, many.stream(0)), wanted));
+          }
+  });
+}
+
+TEST_CASE("a sum of weighted gathers names what does not fit") {
+  CpuDevice device;
+  const Tensor x = Tensor::from<float>({1, 2, 3, 4}).reshape({2, 2}), near = Tensor::from<std::int64_t>({1, 0}),
+               far = Tensor::from<std::int64_t>({0, 2}), weights = Tensor::from<float>({1, 2});
+  const auto run = [&](const Tensor& from, const std::vector<GatherTerm>& terms, int axis = 1) {
+    return gather_sum(from, terms, axis, device.stream(0)).to_vector<float>();
+  };
+  CHECK(run(x, {{near, weights}}) == std::vector<float>{2, 2, 4, 6});
+  CHECK_THROWS_AS(run(x, {{far, weights}}), IndexError);
+  CHECK_THROWS_AS(run(x, {}), ArgumentError);
+  CHECK_THROWS_AS(run(x, {{near, weights}}, 2), IndexError);
+  CHECK_THROWS_AS(run(x, {{near, Tensor::from<float>({1, 2, 3})}}), ShapeError);
+  CHECK_THROWS_AS(run(x, {{near, Tensor::from<double>({1, 2})}}), DTypeError);
+  CHECK_THROWS_AS(run(x, {{weights, weights}}), DTypeError);
+  CHECK_THROWS_AS(run(near.reshape({1, 2}), {{near, weights}}), DTypeError);
+}
+
 TEST_CASE("a place outside is an error that names it, the axis and the extents") {
   CpuDevice device;
   CHECK_THROWS_WITH_AS(gather(table(), Tensor::from<std::int64_t>({3}), 0, device.stream(0)),
