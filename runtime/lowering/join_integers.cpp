@@ -256,10 +256,73 @@ class Joiner {
   std::vector<Op>& ops_;
 };
 
+/// Sums of bytes that a program computes in floats, exactly.
+class ByteSums {
+ public:
+  explicit ByteSums(Program& program) : program_(program), ops_(program.block(0).ops) {}
+
+  void run() {
+    for (Op& op : ops_) {
+      if (op.type == "reduce") take(op);
+      for (const VarId output : op.outputs) makers_[output] = &op;
+    }
+  }
+
+ private:
+  const VarType& type(VarId var) const { return program_.var(var).type; }
+  const Op* maker(VarId var, const char* name) const {
+    const auto found = makers_.find(var);
+    return found == makers_.end() || found->second->type != name ? nullptr : found->second;
+  }
+  /// The bytes of which `var` is the floats; none: there are no such bytes.
+  VarId bytes_of(VarId var) const {
+    const Op* const made = maker(var, "cast");
+    if (made == nullptr) return no_var;
+    const VarType& from = type(made->inputs[0]);
+    const bool plain = from.is_tensor() && from.lod_depth == 0 && from.shape.has_value();
+    return plain && (from.dtype == DType::u8 || from.dtype == DType::i8) ? made->inputs[0] : no_var;
+  }
+
+  void take(Op& op) const {
+    if (op.attributes.get<std::string>("kind") != "sum" || op.inputs.size() != 1 || type(op.inputs[0]).dtype != DType::f32) return;
+    std::int64_t zero = 0;
+    VarId bytes = bytes_of(op.inputs[0]);
+    if (const Op* const less = maker(op.inputs[0], "sub")) {
+      const Tensor* const known = program_.constant(less->inputs[1]);
+      bytes = bytes_of(less->inputs[0]);
+      if (bytes == no_var || known == nullptr || known->elements() != 1 || known->rank() > type(bytes).rank()) return;
+      const auto number = whole_numbers(*known, most_zero);
+      if (!number) return;
+      zero = number->front();
+    }
+    if (bytes == no_var) return;
+    const DDim& shape = *type(bytes).shape;
+    std::set<std::int64_t> axes;
+    for (const std::int64_t axis : op.attributes.get_or("axes", Ints{})) axes.insert(axis < 0 ? axis + shape.rank() : axis);
+    double count = 1;
+    for (const std::int64_t axis : axes) {
+      if (axis < shape.rank() - std::ssize(axes) || shape[static_cast<int>(axis)] < 1) return;
+      count *= static_cast<double>(shape[static_cast<int>(axis)]);
+    }
+    if (axes.empty() || count * 2 * most_zero >= most_exact) return;
+    const bool keep = op.attributes.get_or("keepdims", true);
+    op = Op{"byte_sums", {bytes}, op.outputs, {{"zero", zero}, {"axes", std::ssize(axes)}, {"keepdims", keep}}, op.label};
+  }
+
+  static constexpr double most_zero = 255, most_exact = 1 << 24;
+  Program& program_;
+  std::vector<Op>& ops_;
+  std::map<VarId, const Op*> makers_;
+};
+
 }  // namespace
 
 void take_integers(Program& program) {
   if (program.registry().find("conv_integer") != nullptr && conv_integer_is_fast()) Convolutions(program).run();
+}
+
+void take_byte_sums(Program& program) {
+  if (program.registry().find("byte_sums") != nullptr) ByteSums(program).run();
 }
 
 void join_integers(Program& program) {

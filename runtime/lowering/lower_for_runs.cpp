@@ -33,6 +33,7 @@ bool lower_for_runs(Program& program, const Place& place, bool join_loops) {
     join_windows(program);
     join_attention(program);
     take_integers(program);
+    take_byte_sums(program);
     join_weighted_gathers(program);
     drop_unread(program);
     join_arithmetic(program);

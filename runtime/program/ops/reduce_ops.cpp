@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include <millrace/kernels/byte_sums.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/reduce.h>
 #include <millrace/runtime/program/op_context.h>
@@ -181,12 +182,37 @@ OpDef arg_op(const char* name, bool greatest) {
   return def;
 }
 
+// ---- byte_sums: sums of bytes, made when a program is compiled (lowering/join_integers.h)
+
+void infer_byte_sums(InferContext& context) {
+  const VarType& x = context.tensor(0);
+  if (x.dtype != DType::u8 && x.dtype != DType::i8) throw ProgramError("expected bytes, found " + context.describe(0));
+  if (!x.shape) return context.result(VarType::unranked(DType::f32));
+  std::vector<int> axes;
+  for (auto axis = static_cast<int>(context.attributes().get<std::int64_t>("axes")); axis > 0; --axis) axes.push_back(x.rank() - axis);
+  context.result(VarType(DType::f32, without(*x.shape, axes, context.attributes().get<bool>("keepdims"))));
+}
+
+OpDef byte_sums_op() {
+  OpDef def = define("byte_sums", {"X"}, {"Out"}, {"zero", "axes", "keepdims"});
+  def.infer = infer_byte_sums;
+  def.prepare = [](const PrepareContext& context) -> OpKernel {
+    const Attributes& attributes = context.attributes();
+    return
+        [zero = attributes.get<std::int64_t>("zero"), axes = static_cast<int>(attributes.get<std::int64_t>("axes")),
+         keep = attributes.get<bool>("keepdims")](OpContext& run) { run.set(0, sum_bytes(run.tensor(0), zero, axes, keep, run.stream())); };
+  };
+  set_made_for_runs(def);
+  return def;
+}
+
 }  // namespace
 
 void add_reduce_ops(OpRegistry& registry) {
   registry.add(reduce_op());
   registry.add(arg_op("argmax", true));
   registry.add(arg_op("argmin", false));
+  registry.add(byte_sums_op());
   add_reduce_gradients(registry);
 }
 

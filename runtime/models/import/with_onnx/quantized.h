@@ -42,6 +42,10 @@ VarId dequantized_product(Importer& to, VarId a, VarId b, bool turned);
 /// A Conv with its bias as such sums; `no_var` where its input and its weights, which are known, do not come from a DequantizeLinear with one scale, or one for each unit.
 VarId dequantized_convolution(Importer& to, const Node& node);
 
+/// The mean over all known axes from 2 on of what a DequantizeLinear made with one scale: a sum of bytes, which is exact, times the scale; `no_var` for another x, or one that is too
+/// large for f32.
+VarId dequantized_mean(Importer& to, VarId x);
+
 /// f32 where the sums of `terms` products of two 8-bit numbers are exact in it, else f64.
 DType exact_sums(std::int64_t terms);
 

@@ -443,6 +443,29 @@ VarId dequantized_convolution(Importer& to, const Node& node) {
   return node.has(2) ? f.plus(made, along_axis(to, to.in(node, 2), sums, 1)) : made;
 }
 
+VarId dequantized_mean(Importer& to, VarId x) {
+  constexpr double most_sum = 1 << 24, most_scale = 1e30;
+  const Importer::Dequantized* const from = to.dequantized(x);
+  if (from == nullptr || !is_byte(to.type(from->bytes).dtype) || to.rank(from->bytes) < 3 || !to.type(from->scale).is_scalar() ||
+      (from->zero != no_var && !to.type(from->zero).is_scalar()) || !from->known_scale || from->known_scale->dtype() != DType::f32 ||
+      !(std::abs(from->known_scale->to_vector<float>().front()) < most_scale))
+    return no_var;
+  const DDim& shape = *to.type(from->bytes).shape;
+  Ints axes;
+  double count = 1;
+  for (int axis = 2; axis < shape.rank(); ++axis) {
+    if (shape[axis] < 1) return no_var;
+    axes.push_back(axis);
+    count *= static_cast<double>(shape[axis]);
+  }
+  if (count * 510 >= most_sum) return no_var;
+  const Formula f(to, DType::f32);
+  const VarId bytes = f.taken(from->bytes);
+  const VarId centred = from->zero == no_var ? bytes : f.minus(bytes, f.taken(along_axis(to, from->zero, from->bytes, from->axis)));
+  return f.over(f.times(f.reduced("sum", centred, axes, true), f.taken(along_axis(to, from->scale, from->bytes, from->axis))),
+                f.number(count));
+}
+
 DType exact_sums(std::int64_t terms) { return terms >= 0 && terms <= most_in_f32 ? DType::f32 : DType::f64; }
 
 VarId rounded_to_bytes(Importer& to, VarId x, std::int64_t axis) { return to.emit1("round_to_bytes", {x}, {{"axis", axis}}); }

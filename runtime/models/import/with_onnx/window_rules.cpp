@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <limits>
+#include <string_view>
 
 #include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/models/import/with_onnx/formula.h>
@@ -307,7 +308,11 @@ VarId over_places(Importer& to, VarId x, const char* kind) {
   return to.emit1("reduce", {x}, {{"kind", std::string(kind)}, {"axes", axes}, {"keepdims", true}});
 }
 
-void global_pool(Importer& to, const Node& node, const char* kind) { to.give(node, "identity", {over_places(to, to.in(node, 0), kind)}); }
+void global_pool(Importer& to, const Node& node, const char* kind) {
+  const VarId mean = kind == std::string_view("mean") ? dequantized_mean(to, to.in(node, 0)) : no_var;
+  if (mean != no_var) return to.give(node, "identity", {mean});
+  to.give(node, "identity", {over_places(to, to.in(node, 0), kind)});
+}
 
 void global_lp_pool(Importer& to, const Node& node, const char*) {
   power_mean(to, node, [&](VarId sums) { return over_places(to, sums, "sum"); });

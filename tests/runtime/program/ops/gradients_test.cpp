@@ -544,7 +544,7 @@ TEST_CASE("every op has a gradient rule, or cuts gradients, or stands here and o
       {"its result is a gradient, from sums over all paths", {"linear_chain_crf_gradient", "ctc_loss_gradient"}},
       {"a pass makes them of ops that have gradients, when a program with its gradients is compiled",
        {"conv", "pool", "matmul_bias", "arithmetic", "attention", "integer_arithmetic", "conv_integer", "conv_arithmetic",
-        "conv1d_arithmetic", "causal_filter", "matrix_recurrence", "byte_map", "gather_planes", "gather_sum"}},
+        "conv1d_arithmetic", "causal_filter", "matrix_recurrence", "byte_map", "gather_planes", "gather_sum", "byte_sums"}},
       {"its matrices differ from sequence to sequence", {"sequence_topk_avg_pooling"}},
       {"append_backward goes back through it itself, by blocks, arrays and orders",
        {"while",
