@@ -42,6 +42,7 @@ Words joined(const DDim& dims, const std::function<Var(Var)>& body) {
   }
   Program made = program;
   take_integers(made);
+  take_byte_sums(made);
   join_arithmetic(made);
   join_integers(made);
   drop_unread(made);
@@ -121,4 +122,17 @@ TEST_CASE("a convolution of bytes in floats becomes one of integers, with what f
   output("y", call1("conv1d", {taken(input("x", VarType(DType::u8, {2, 4, 9})), DType::f32) - means, parameter("w", narrow)}));
   take_integers(open);
   CHECK(open.block(0).ops.back().type == "conv1d");
+}
+
+TEST_CASE("a sum of bytes over known last axes is taken in integers where floats hold it exactly") {
+  const auto total = [](Var x, const std::vector<std::int64_t>& axes, const char* kind = "sum") {
+    return call1("reduce", {x}, {{"kind", std::string(kind)}, {"axes", axes}, {"keepdims", true}});
+  };
+  const auto floats = [](Var x) { return taken(x, DType::f32); };
+  CHECK(joined({2, 3, 5, 7}, [&](Var x) { return total(floats(x) - 7.0f, {2, 3}); }) == Words{"byte_sums"});
+  CHECK(joined({2, 3, 5, 7}, [&](Var x) { return total(floats(x), {-1}) * 0.5f; }) == Words{"byte_sums", "mul"});
+  CHECK(joined({2, 3, 5, 7}, [&](Var x) { return total(floats(x), {1, 3}); }) == Words{"cast", "reduce"});
+  CHECK(joined({2, 3, 5, 7}, [&](Var x) { return total(floats(x) - 0.5f, {3}); }).back() == "reduce");
+  CHECK(joined({2, 3, 5, 7}, [&](Var x) { return total(floats(x), {3}, "max"); }) == Words{"cast", "reduce"});
+  CHECK(joined({1, 40000}, [&](Var x) { return total(floats(x), {1}); }) == Words{"cast", "reduce"});
 }

@@ -87,6 +87,29 @@ TEST_CASE("Products of dequantized factors whose scales have a product that f32 
   }
 }
 
+TEST_CASE("A GlobalAveragePool of dequantized bytes is an exact sum times the scale") {
+  const auto mean = [](const Tensor& bytes, float scale, bool open) {
+    GraphBuilder graph;
+    graph.input("a", {1, bytes.dim(1), open ? -1 : bytes.dim(2)}, onnx::TensorProto::UINT8).output("y");
+    graph.initializer("scale", Tensor::scalar(scale)).initializer("zero", Tensor::scalar(std::uint8_t{3}));
+    graph.node("DequantizeLinear", {"a", "scale", "zero"}, {"x"});
+    graph.node("GlobalAveragePool", {"x"}, {"y"});
+    return testing::on_cpu(parse(graph), {{"a", bytes}})["y"].tensor().to_vector<float>();
+  };
+  Random random(4);
+  std::vector<std::uint8_t> numbers;
+  double sum = 0;
+  for (int i = 0; i < 1000; ++i) {
+    numbers.push_back(static_cast<std::uint8_t>(random.between(0, 255)));
+    sum += numbers.back() - 3.0;
+  }
+  const Tensor bytes = Tensor::from(numbers, DDim{1, 1, 1000});
+  CHECK(mean(bytes, 0.1f, false) == std::vector<float>{static_cast<float>(sum) * 0.1f / 1000.0f});
+  CHECK(mean(bytes, 0.1f, true)[0] == doctest::Approx(sum * 1e-4).epsilon(1e-5));
+  // A sum times the scale may be beyond f32 where the mean is not.
+  CHECK(mean(Tensor::from(std::vector<std::uint8_t>(1000, 4), DDim{1, 1, 1000}), 3e37f, false)[0] == doctest::Approx(3e37f).epsilon(1e-5));
+}
+
 TEST_CASE("A transposed convolution whose extents are open gives the places that output_shape asks for, with the bits of known ones") {
   for (const std::uint64_t seed : testing::seeds(40)) {
     INFO("seed ", seed);
