@@ -444,11 +444,10 @@ VarId dequantized_convolution(Importer& to, const Node& node) {
 }
 
 VarId dequantized_mean(Importer& to, VarId x) {
-  constexpr double most_sum = 1 << 24, most_scale = 1e30;
+  constexpr double most_sum = 1 << 24;
   const Importer::Dequantized* const from = to.dequantized(x);
-  if (from == nullptr || !is_byte(to.type(from->bytes).dtype) || to.rank(from->bytes) < 3 || !to.type(from->scale).is_scalar() ||
-      (from->zero != no_var && !to.type(from->zero).is_scalar()) || !from->known_scale || from->known_scale->dtype() != DType::f32 ||
-      !(std::abs(from->known_scale->to_vector<float>().front()) < most_scale))
+  if (from == nullptr || to.rank(from->bytes) < 3 || !to.type(from->scale).is_scalar() ||
+      (from->zero != no_var && !to.type(from->zero).is_scalar()))
     return no_var;
   const DDim& shape = *to.type(from->bytes).shape;
   Ints axes;

@@ -106,8 +106,6 @@ TEST_CASE("A GlobalAveragePool of dequantized bytes is an exact sum times the sc
   const Tensor bytes = Tensor::from(numbers, DDim{1, 1, 1000});
   CHECK(mean(bytes, 0.1f, false) == std::vector<float>{static_cast<float>(sum) * 0.1f / 1000.0f});
   CHECK(mean(bytes, 0.1f, true)[0] == doctest::Approx(sum * 1e-4).epsilon(1e-5));
-  // A sum times the scale may be beyond f32 where the mean is not.
-  CHECK(mean(Tensor::from(std::vector<std::uint8_t>(1000, 4), DDim{1, 1, 1000}), 3e37f, false)[0] == doctest::Approx(3e37f).epsilon(1e-5));
 }
 
 TEST_CASE("A transposed convolution whose extents are open gives the places that output_shape asks for, with the bits of known ones") {
