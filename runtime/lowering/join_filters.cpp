@@ -223,7 +223,8 @@ class FilterJoiner {
     const FilterStep step(iteration, made.width);
     made.reach = step.reach();
     const Columns* const sum = step.sum(iteration.outputs()[made.dense.output].var);
-    if (sum == nullptr || !step.is_next_window(iteration.outputs().back().var)) return std::nullopt;
+    const auto is_next = [&](VarId var) { return step.is_next_window(var); };
+    if (sum == nullptr || !std::all_of(made.dense.next.begin(), made.dense.next.end(), is_next)) return std::nullopt;
     made.sum = *sum;
     return made;
   }

@@ -32,7 +32,7 @@ struct Formula {
 /// The iteration of a loop of matrices.
 class MatrixIteration {
  public:
-  MatrixIteration(const LoopForm& form, std::size_t output) : step_(form.step), inputs_(form.inputs.size()) {
+  explicit MatrixIteration(const lowering::DenseLoop& loop) : step_(loop.form.step), inputs_(loop.form.inputs.size()) {
     for (const Op& op : step_.block(0).ops)
       for (const VarId made : op.outputs) makers_[made] = &op;
     const Program::Port& state = step_.inputs()[inputs_];
@@ -45,20 +45,18 @@ class MatrixIteration {
     }
     if (!member || member->added == no_var) return;
     const auto is_alone = [](const Formula& formula, VarId var) { return formula.ops.empty() && formula.of == var; };
-    if (!is_alone(formula(member->state, state.var), state.var) ||
-        !is_alone(formula(step_.outputs().back().var, member->next), member->next))
-      return;
+    const auto is_next = [&](VarId var) { return is_alone(formula(var, member->next), member->next) && keeps_rows(var, member->next); };
+    if (!is_alone(formula(member->state, state.var), state.var) || !std::all_of(loop.next.begin(), loop.next.end(), is_next)) return;
     key = formula(member->key);
     value = formula(member->added);
     query = formula(member->query);
     if (member->decay != no_var) decay = formula(member->decay);
     if (member->rate != no_var) rate = formula(member->rate);
-    const VarId out = step_.outputs()[output].var;
+    const VarId out = step_.outputs()[loop.output].var;
     read = formula(out, member->read);
     slot = step_.var(out).type.shape;
-    fits = read.of == member->read && keeps_rows(out, read.of) && keeps_rows(member->state, state.var) &&
-           keeps_rows(step_.outputs().back().var, member->next) && is_of_steps(key, member->key) && is_of_steps(value, member->added) &&
-           is_of_steps(query, member->query) && (!decay || is_of_steps(*decay, member->decay)) &&
+    fits = read.of == member->read && keeps_rows(out, read.of) && keeps_rows(member->state, state.var) && is_of_steps(key, member->key) &&
+           is_of_steps(value, member->added) && is_of_steps(query, member->query) && (!decay || is_of_steps(*decay, member->decay)) &&
            (!rate || is_of_steps(*rate, member->rate));
   }
 
@@ -160,7 +158,7 @@ class MatrixJoiner {
   VarId emit(Op op, std::vector<Op>& made) { return lowering::append_op(program_, std::move(op), made); }
 
   bool join(const lowering::DenseLoop& loop, std::vector<Op>& made) {
-    const MatrixIteration iteration(loop.form, loop.output);
+    const MatrixIteration iteration(loop);
     if (!iteration.fits) return false;
     const auto input_of = [&](const Formula& formula) { return loop.inputs[*iteration.place(formula.of)]; };
     std::vector<const Formula*> formulas{&iteration.key, &iteration.value, &iteration.query};

@@ -108,13 +108,15 @@ std::optional<DenseLoop> DenseLoops::find(const Op& op) const {
   for (std::size_t i = 0; i < form.outputs.size(); ++i) {
     const LoopForm::Output& output = form.outputs[i];
     if (output.array == made.states) {
-      if (!output.last_alone || form.step.outputs()[i].var != form.step.outputs().back().var) return std::nullopt;
+      if (!output.last_alone) return std::nullopt;
+      made.next.push_back(form.step.outputs()[i].var);
       continue;
     }
     if (made.outputs != no_var || !counts_slots(output.index)) return std::nullopt;
     made.outputs = output.array;
     made.output = i;
   }
+  made.next.push_back(form.step.outputs().back().var);
   if (made.outputs == no_var || !has_size(op, made.outputs, made.counted) || !is_read_as_expected(made)) return std::nullopt;
   return made;
 }

@@ -16,13 +16,14 @@ namespace millrace::lowering {
 /// behind the last iteration. An op may stand in its place.
 struct DenseLoop {
   std::vector<VarId>
-      inputs;              ///< tensors whose slots along axis 0 are those of the form's inputs; all of them have as many, of as many rows
-  VarId counted = no_var;  ///< the array whose slots the loop counts
-  VarId outputs = no_var;  ///< the array of the outputs
-  std::size_t output = 0;  ///< its place among the outputs of the step
-  VarId states = no_var;   ///< the array of the states
-  VarId boot = no_var;     ///< the state before the first iteration
-  int body = 0;            ///< the block of the loop
+      inputs;               ///< tensors whose slots along axis 0 are those of the form's inputs; all of them have as many, of as many rows
+  VarId counted = no_var;   ///< the array whose slots the loop counts
+  VarId outputs = no_var;   ///< the array of the outputs
+  std::size_t output = 0;   ///< its place among the outputs of the step
+  std::vector<VarId> next;  ///< vars of the step that are the state behind an iteration
+  VarId states = no_var;    ///< the array of the states
+  VarId boot = no_var;      ///< the state before the first iteration
+  int body = 0;             ///< the block of the loop
   LoopForm form;
 };
 

@@ -176,6 +176,22 @@ TEST_CASE("a filter that feeds a filter, and one whose last state nobody reads, 
   CHECK(count(lowered(program), "while") == 0);
 }
 
+TEST_CASE("a filter whose window is a row of the input as it is, read behind the loop, is one op") {
+  Random random(9);
+  const Tensor w = random_tensor(random, {8});
+  const Program program = built_program([&] {
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 2, 4}));
+    const layers::Cell cell = [&](const build::Var& row, const std::vector<build::Var>& states) {
+      const build::Var weighted = build::concat({states[0], row}, 1) * build::parameter("w", w);
+      return layers::CellStep{build::slice(weighted, 1, 0, 4) + build::slice(weighted, 1, 4, 8), {row}};
+    };
+    const layers::Unrolled made = layers::unroll(cell, {x}, {{4}});
+    build::output("y", made.output);
+    build::output("last", made.last[0]);
+  });
+  CHECK(count(lowered(program), "causal_filter") == 1);
+}
+
 TEST_CASE("a loop whose output is no sum of weighted rows of its window stays a loop") {
   Random random(4);
   const Tensor w = random_tensor(random, {8}), one = random_tensor(random, {4});

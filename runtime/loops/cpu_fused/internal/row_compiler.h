@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <millrace/runtime/lowering/internal/matrix_states.h>
 #include <millrace/runtime/loops/cpu_fused/row_kernel.h>
+#include <millrace/runtime/lowering/internal/matrix_states.h>
 #include <millrace/runtime/program/op_registry.h>
 
 namespace millrace {
