@@ -102,17 +102,22 @@ void RunMatrix(const MatrixCall<T>& call, const W* b) {
   const bool plain = call.alpha == T{1} && call.beta == T{0} && call.column_stride == 1;
   const std::int64_t whole = std::min(call.last_panel, (call.columns + lanes - 1) / lanes / panel_of);
   const PanelGroups groups(call.first_panel, call.last_panel, whole, most / panel_of);
+  constexpr std::int64_t together = narrow ? 2 : 1;
+  // Rows of b that lie apart, where it is not packed, are no run of lines.
+  const NextPanel<W> next_panel(call.b_stride == 0 ? call.rows : 0, call.k, width);
   for (std::int64_t at = 0; at < groups.count(); ++at) {
     const std::int64_t next = call.backwards ? groups.count() - 1 - at : at, panel = groups.panel(next);
     const std::int64_t column = panel * width;
     const std::int64_t vectors_left = (call.columns - column + lanes - 1) / lanes;
     const auto vectors = static_cast<int>(std::min(groups.panels(next) * panel_of, vectors_left));
-    constexpr std::int64_t together = std::is_same_v<T, W> ? 1 : 2;
     const std::int64_t stride = call.b_stride != 0 ? call.b_stride : std::min<std::int64_t>(vectors, panel_of) * lanes * together;
     const W* here = b + panel * call.panel_stride;
+    const std::int64_t after = call.backwards ? next - 1 : next + 1;
+    const W* const behind = at + 1 < groups.count() ? b + groups.panel(after) * call.panel_stride : nullptr;
     if (plain && column + vectors * lanes <= call.columns) {  // nothing but a bias comes behind the totals
       EachTile(call.rows, TallestOf(call.rows), [&](std::int64_t first, int height) HWY_ATTR {
-        TileFor<T, W>(height, vectors)(call.a + first, call.k, here, stride, call.panel_stride, call.out + first, column);
+        const Fetched fetched = next_panel.part(behind, here, first, height);
+        TileFor<T, W>(height, vectors)(call.a + first, call.k, here, stride, call.panel_stride, call.out + first, column, fetched.from, fetched.step);
         if (call.bias == nullptr) return;
         const hn::ScalableTag<T> d;
         for (int v = 0; v < vectors; ++v) {
@@ -129,7 +134,8 @@ void RunMatrix(const MatrixCall<T>& call, const W* b) {
       EachTile(call.rows, TallestOf(call.rows), [&](std::int64_t first, int height) HWY_ATTR {
         for (int row = 0; reads && row < height; ++row)  // there when the totals are
           for (std::int64_t v = 0; v < vectors; ++v) hwy::Prefetch(call.out[first + row] + column + v * lanes);
-        TileFor<T, W>(height, vectors)(call.a + first, call.k, here, stride, call.panel_stride, room.rows, 0);
+        const Fetched fetched = next_panel.part(behind, here, first, height);
+        TileFor<T, W>(height, vectors)(call.a + first, call.k, here, stride, call.panel_stride, room.rows, 0, fetched.from, fetched.step);
         for (int row = 0; row < height; ++row) FinishRow(call, room.rows[row], vectors, column, call.out[first + row]);
       });
     }

@@ -118,17 +118,24 @@ void RunLstm(const LstmCall<T>& call) {
   const W* w = static_cast<const W*>(call.input);
   const W* r = static_cast<const W*>(call.recurrent);
   const auto gate_step = [&](std::int64_t block) { return lstm_gate_step(lanes, std::min(lanes, h - block * lanes)); };
+  const NextPanel<W> next_r(panels == 1 && !pairs ? call.rows : 0, h, width);
+  const NextPanel<W> next_w(panels == 1 && !pairs ? call.rows : 0, c, width);
   const auto run = [&](std::int64_t block, int blocks) HWY_ATTR {
+    const std::int64_t after = call.backwards ? block - 1 : block + 1;
+    const bool follows = after >= call.first_block && after < call.last_block;
     const std::int64_t step = gate_step(block + blocks - 1);
     const int vectors = step == lanes ? blocks * 4 : static_cast<int>((4 * step + lanes - 1) / lanes);
     const TileRoom<T> recurrent(vectors), input(vectors);
     EachTile(call.rows, TallestOf(call.rows), [&](std::int64_t first, int height) HWY_ATTR {
-      const auto multiply = [&](const T* const* a, std::int64_t k, const W* b, std::int64_t panel_stride, T* const* to) HWY_ATTR {
+      const auto multiply = [&](const T* const* a, std::int64_t k, const W* b, std::int64_t panel_stride, T* const* to,
+                                const NextPanel<W>& next_panel) HWY_ATTR {
+        const Fetched fetched = next_panel.part(follows ? b + (after - block) * panel_stride : nullptr, b, first, height);
         for (int v = 0; v < vectors; v += at_once, b += panel_stride)
-          TileFor<T, W>(height, std::min(at_once, vectors - v))(a, k, b, panel_of * lanes * together, panel_stride, to, v * lanes);
+          TileFor<T, W>(height, std::min(at_once, vectors - v))(a, k, b, panel_of * lanes * together, panel_stride, to, v * lanes, fetched.from,
+                                                            fetched.step);
       };
-      multiply(call.h + first, h, r + block * h_stride, h_stride / panels, recurrent.rows);
-      if (call.x != nullptr) multiply(call.x + first, c, w + block * c_stride, c_stride / panels, input.rows);
+      multiply(call.h + first, h, r + block * h_stride, h_stride / panels, recurrent.rows, next_r);
+      if (call.x != nullptr) multiply(call.x + first, c, w + block * c_stride, c_stride / panels, input.rows, next_w);
       for (int next = 0; next < blocks; ++next) {
         const T* from_h = recurrent.total + next * width;
         const T* from_x = call.x != nullptr ? input.total + next * width : nullptr;

@@ -48,7 +48,8 @@ void MatmulRow(const T* a, const T* b, T* out, std::int64_t m, std::int64_t k, s
       T* to[tile_rows];
       for (int i = 0; i < height; ++i) from[i] = a + (row + i) * k;
       for (int i = 0; i < height; ++i) to[i] = out + (row + i) * n;
-      TileFor<T>(height, count)(from, k, b + first * lanes, n, panel_of * lanes, to, first * lanes);
+      const T* const panel = b + first * lanes;
+      TileFor<T>(height, count)(from, k, panel, n, panel_of * lanes, to, first * lanes, reinterpret_cast<std::uintptr_t>(panel), 0);
     });
   }
   for (std::int64_t column = vectors * lanes; column < n; column += lanes) {

@@ -50,11 +50,35 @@ HWY_INLINE constexpr std::size_t MaxLanesOf() {
   return hn::MaxLanes(hn::ScalableTag<T>());
 }
 
+/// The lines that a tile brings into the second cache while it multiplies: at each k the one at `from` + k·`step` bytes. No pointer, as it may lie behind the end.
+struct Fetched {
+  std::uintptr_t from;
+  std::int64_t step = 0;
+};
+
+/// The panel behind the one that the tiles of `rows` rows multiply, in as many parts as there are tiles: weights that come from a far cache are near when their panel begins.
+/// A product of one tile has no time for it.
+template <class W>
+class NextPanel {
+ public:
+  /// `row`: elements of W from one k of the panel to the next; `k` of them.
+  NextPanel(std::int64_t rows, std::int64_t k, std::int64_t row)
+      : k_(k), bytes_(rows > tile_rows ? (row * static_cast<std::int64_t>(sizeof(W)) + rows - 1) / rows : 0) {}
+  /// The part of the tile of `height` rows from `first` on. `next`: the panel, or null where none follows; `now`: the tile's own.
+  Fetched part(const W* next, const W* now, std::int64_t first, int height) const {
+    if (bytes_ == 0 || next == nullptr) return {reinterpret_cast<std::uintptr_t>(now)};
+    return {reinterpret_cast<std::uintptr_t>(next) + static_cast<std::uintptr_t>(first * k_ * bytes_), height * bytes_};
+  }
+
+ private:
+  std::int64_t k_, bytes_;  ///< of a row of b for each row of a
+};
+
 /// A tile of Rows rows times Vectors vectors of columns: adds up a[row]·b over k, b `b_stride` from k to k, into to[row][column …]; the vectors belong to
 /// panels of `panel_of` each, `panel_stride` apart. One chain per output; blocks of k_block are summed apart and added in order. W: T, or bf16 (as
-/// uint16_t) in pairs of k, `b_stride` from pair to pair.
+/// uint16_t) in pairs of k, `b_stride` from pair to pair. The last two are those of `Fetched`: a struct would go through memory, where it waits for the tile before it.
 template <class T, class W>
-using TileFunction = void (*)(const T* const*, std::int64_t, const W*, std::int64_t, std::int64_t, T* const*, std::int64_t);
+using TileFunction = void (*)(const T* const*, std::int64_t, const W*, std::int64_t, std::int64_t, T* const*, std::int64_t, std::uintptr_t, std::int64_t);
 
 /// The tile of `rows` 1…tile_rows and `vectors` 1…panel_of, up to 4 for up to wide_rows rows, or 8 for up to widest_rows. tile_kernels.cpp has them,
 /// compiled once for all users.

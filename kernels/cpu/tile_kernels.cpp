@@ -34,7 +34,7 @@ HWY_INLINE void LoadPair(D d, const std::uint16_t* from, V& even, V& odd) {
 
 template <class T, class W, int Rows, int Vectors>
 HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const W* b, std::int64_t b_stride, std::int64_t panel_stride, T* const* to,
-                       std::int64_t column) {
+                       std::int64_t column, [[maybe_unused]] std::uintptr_t fetched, [[maybe_unused]] std::int64_t fetched_step) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr std::int64_t lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
@@ -80,6 +80,8 @@ HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const W* b, std::int64
         V left[Rows];
         for (int row = 0; row < Rows; ++row) left[row] = hn::Set(d, a[row][at]);
 #if HWY_TARGET == HWY_AVX3
+        if constexpr (Rows >= widest_rows)
+          __builtin_prefetch(reinterpret_cast<const void*>(fetched + static_cast<std::uintptr_t>(at * fetched_step)), 0, 2);
         // An address, not a pointer: it may lie behind the end.
         if constexpr (Rows < widest_rows && Vectors == panel_of) {
           const std::uintptr_t next = ahead + static_cast<std::uintptr_t>(at * b_stride) * sizeof(T);
