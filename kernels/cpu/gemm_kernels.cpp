@@ -117,7 +117,8 @@ void RunMatrix(const MatrixCall<T>& call, const W* b) {
     if (plain && column + vectors * lanes <= call.columns) {  // nothing but a bias comes behind the totals
       EachTile(call.rows, TallestOf(call.rows), [&](std::int64_t first, int height) HWY_ATTR {
         const Fetched fetched = next_panel.part(behind, here, first, height);
-        TileFor<T, W>(height, vectors)(call.a + first, call.k, here, stride, call.panel_stride, call.out + first, column, fetched.from, fetched.step);
+        TileFor<T, W>(height, vectors)(call.a + first, call.k, here, stride, call.panel_stride, call.out + first, column, fetched.from,
+                                       fetched.step);
         if (call.bias == nullptr) return;
         const hn::ScalableTag<T> d;
         for (int v = 0; v < vectors; ++v) {

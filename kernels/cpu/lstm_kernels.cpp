@@ -131,8 +131,8 @@ void RunLstm(const LstmCall<T>& call) {
                                 const NextPanel<W>& next_panel) HWY_ATTR {
         const Fetched fetched = next_panel.part(follows ? b + (after - block) * panel_stride : nullptr, b, first, height);
         for (int v = 0; v < vectors; v += at_once, b += panel_stride)
-          TileFor<T, W>(height, std::min(at_once, vectors - v))(a, k, b, panel_of * lanes * together, panel_stride, to, v * lanes, fetched.from,
-                                                            fetched.step);
+          TileFor<T, W>(height, std::min(at_once, vectors - v))(a, k, b, panel_of * lanes * together, panel_stride, to, v * lanes,
+                                                                fetched.from, fetched.step);
       };
       multiply(call.h + first, h, r + block * h_stride, h_stride / panels, recurrent.rows, next_r);
       if (call.x != nullptr) multiply(call.x + first, c, w + block * c_stride, c_stride / panels, input.rows, next_w);

@@ -78,7 +78,8 @@ class NextPanel {
 /// panels of `panel_of` each, `panel_stride` apart. One chain per output; blocks of k_block are summed apart and added in order. W: T, or bf16 (as
 /// uint16_t) in pairs of k, `b_stride` from pair to pair. The last two are those of `Fetched`: a struct would go through memory, where it waits for the tile before it.
 template <class T, class W>
-using TileFunction = void (*)(const T* const*, std::int64_t, const W*, std::int64_t, std::int64_t, T* const*, std::int64_t, std::uintptr_t, std::int64_t);
+using TileFunction = void (*)(const T* const*, std::int64_t, const W*, std::int64_t, std::int64_t, T* const*, std::int64_t, std::uintptr_t,
+                              std::int64_t);
 
 /// The tile of `rows` 1…tile_rows and `vectors` 1…panel_of, up to 4 for up to wide_rows rows, or 8 for up to widest_rows. tile_kernels.cpp has them,
 /// compiled once for all users.

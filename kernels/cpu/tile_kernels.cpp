@@ -67,7 +67,7 @@ HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const W* b, std::int64
         for (int row = 0; row < Rows; ++row) sum[row][v] = hn::MulAdd(hn::Set(d, a[row][at]), even, sum[row][v]);
       }
     } else {
-      for (std::int64_t at = begin; at < end; ++at) {
+      const auto add_products = [&](std::int64_t at) HWY_ATTR {
         if constexpr (Rows > wide_rows) {  // the vectors of a panel are fewer than the rows
           V right[Vectors];
           for (int v = 0; v < Vectors; ++v) right[v] = hn::LoadU(d, of(v) + at * b_stride);
@@ -75,25 +75,34 @@ HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const W* b, std::int64
             const V left = hn::Set(d, a[row][at]);
             for (int v = 0; v < Vectors; ++v) sum[row][v] = hn::MulAdd(left, right[v], sum[row][v]);
           }
-          continue;
+          return;
         }
         V left[Rows];
         for (int row = 0; row < Rows; ++row) left[row] = hn::Set(d, a[row][at]);
 #if HWY_TARGET == HWY_AVX3
-        if constexpr (Rows >= widest_rows)
-          __builtin_prefetch(reinterpret_cast<const void*>(fetched + static_cast<std::uintptr_t>(at * fetched_step)), 0, 2);
         // An address, not a pointer: it may lie behind the end.
         if constexpr (Rows < widest_rows && Vectors == panel_of) {
           const std::uintptr_t next = ahead + static_cast<std::uintptr_t>(at * b_stride) * sizeof(T);
           for (int v = 0; v < Vectors; ++v)
             hwy::Prefetch(reinterpret_cast<const T*>(next + static_cast<std::uintptr_t>(v * lanes) * sizeof(T)));
         }
+        if constexpr (Rows >= widest_rows)
+          __builtin_prefetch(reinterpret_cast<const void*>(fetched + static_cast<std::uintptr_t>(at * fetched_step)), 0, 2);
 #endif
         for (int v = 0; v < Vectors; ++v) {
           const V right = hn::LoadU(d, of(v) + at * b_stride);
           for (int row = 0; row < Rows; ++row) sum[row][v] = hn::MulAdd(left[row], right, sum[row][v]);
         }
+      };
+      std::int64_t at = begin;
+      constexpr bool in_fours = HWY_TARGET == HWY_AVX3 && sizeof(T) == 4;
+      for (; in_fours && at + 3 < end; at += 4) {  // branches so few that a processor foresees the last
+        add_products(at);
+        add_products(at + 1);
+        add_products(at + 2);
+        add_products(at + 3);
       }
+      for (; at < end; ++at) add_products(at);
     }
     for (int row = 0; row < Rows; ++row) {
       for (int v = 0; v < Vectors; ++v) {
