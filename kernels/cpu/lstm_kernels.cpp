@@ -68,7 +68,8 @@ bool IsUsual(const LstmDesc& desc) {
          desc.clip == 0 && !desc.couple_input_forget && !desc.peepholes;
 }
 
-/// Pointwise of such a cell for `height` rows, whose totals lie `stride` apart and those of a gate `step`. `Whole`: the block has all its units.
+/// Pointwise of such a cell for `height` rows, whose totals lie `stride` apart and those of a gate `step`; or, null, in the rows of `call`. `Whole`: the block
+/// has all its units.
 template <bool Whole, class D, class T = hn::TFromD<D>>
 HWY_NOINLINE void UsualRows(D d, const LstmCall<T>& call, const T* recurrent, const T* input, std::int64_t stride, std::int64_t step,
                             std::int64_t block, std::int64_t first, int height) {
@@ -81,10 +82,12 @@ HWY_NOINLINE void UsualRows(D d, const LstmCall<T>& call, const T* recurrent, co
   V bias[4];
   for (int gate = 0; gate < 4; ++gate) bias[gate] = biased ? hn::LoadU(d, call.bias + (block * 4 + gate) * lanes) : hn::Zero(d);
   V shown[tile_rows], kept[tile_rows];
-  for (int row = 0; row < height; ++row, recurrent += stride) {
+  const std::int64_t next_sum = recurrent == nullptr ? call.desc->hidden : Whole ? lanes : step;
+  for (int row = 0; row < height; ++row) {
+    const T* of_h = recurrent != nullptr ? recurrent + row * stride : call.sums[first + row] + unit;
     const T* in = input != nullptr ? input + row * stride : call.projection[first + row] + unit;
     const auto sum = [&](int gate) HWY_ATTR {
-      V a = Whole ? hn::Load(d, recurrent + gate * lanes) : LoadSome(d, recurrent + gate * step, count);
+      V a = Whole ? hn::LoadU(d, of_h + gate * next_sum) : LoadSome(d, of_h + gate * next_sum, count);
       if (biased) a = hn::Add(a, bias[gate]);
       return hn::Add(a, Whole ? hn::LoadU(d, in + gate * next_gate) : LoadSome(d, in + gate * next_gate, count));
     };
@@ -168,6 +171,17 @@ void RunLstm(const LstmCall<T>& call) {
 template <class T>
 void RunGates(const LstmCall<T>& call) {
   const hn::ScalableTag<T> d;
+  if constexpr (sizeof(T) == 4) {
+    if (IsUsual<T>(*call.desc)) {
+      constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
+      const T* const none = nullptr;
+      for (std::int64_t block = call.first_block; block < call.last_block; ++block) {
+        const auto rows = (block + 1) * lanes <= call.desc->hidden ? UsualRows<true, decltype(d), T> : UsualRows<false, decltype(d), T>;
+        EachTile(call.rows, tile_rows, [&](std::int64_t first, int height) { rows(d, call, none, none, 0, 0, block, first, height); });
+      }
+      return;
+    }
+  }
   for (std::int64_t row = 0; row < call.rows; ++row)
     for (std::int64_t block = call.first_block; block < call.last_block; ++block)
       Pointwise(d, call, static_cast<const T*>(nullptr), static_cast<const T*>(nullptr), 0, block, row);
