@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>
@@ -35,6 +36,13 @@ class WindowCopy {
       const std::int64_t past = start >= last.extent ? 0 : (last.extent - 1 - start) / last.stride + 1;
       seen_.push_back({std::min(first, last.places), std::min(past, last.places), start});
     }
+    // And the taps that lie inside at each place, where there are few.
+    for (std::int64_t place = 0; place < last.places && last.places <= few_places; ++place) {
+      const std::int64_t start = place * last.stride - last.before;
+      const std::int64_t first = start >= 0 ? 0 : (last.dilation - 1 - start) / last.dilation;
+      const std::int64_t past = start >= last.extent ? 0 : (last.extent - 1 - start) / last.dilation + 1;
+      inside_.push_back({std::min(first, last.taps), std::min(past, last.taps), start});
+    }
   }
 
   void operator()(std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) const {
@@ -42,6 +50,9 @@ class WindowCopy {
   }
 
  private:
+  /// The most places of the last axis that are filled one after another, each for all channels: a loop over them would be too short.
+  static constexpr std::int64_t few_places = 8;
+
   struct Seen {
     std::int64_t first, past, start;
   };
@@ -50,6 +61,10 @@ class WindowCopy {
     for (std::int64_t row = 0; row < rows; ++row) {
       T* out = to.row<T>(row);
       std::fill_n(out, places_ * channels_ * taps_, T{0});
+      if (!inside_.empty()) {
+        across(0, from.row<T>(row), plane_, out, taps_, places_);
+        continue;
+      }
       for (std::int64_t channel = 0; channel < channels_; ++channel, out += taps_)
         along(0, from.row<T>(row) + channel * plane_, plane_, out, taps_, places_);
     }
@@ -76,9 +91,45 @@ class WindowCopy {
       for (std::int64_t place = 0, i = tap * at.dilation - at.before; place < at.places; ++place, i += at.stride)
         if (i >= 0 && i < at.extent) along(axis + 1, from + i * plane, plane, to + place * step + tap * taps, taps, places);
   }
+  /// `along`, for all channels.
+  template <class T>
+  void across(std::size_t axis, const T* from, std::int64_t plane, T* to, std::int64_t taps, std::int64_t places) const {
+    const WindowAxis& at = axes_[axis];
+    if (axis + 1 == axes_.size()) {
+      const std::int64_t step = channels_ * taps_;
+      for (std::int64_t place = 0; place < at.places; ++place, to += step) {
+        const auto [first, past, start] = inside_[static_cast<std::size_t>(place)];
+        if (first < past) each_channel(from + start + first * at.dilation, past == first + 1 ? 1 : at.dilation, to + first, past - first);
+      }
+      return;
+    }
+    plane /= at.extent;
+    taps /= at.taps;
+    places /= at.places;
+    const std::int64_t step = places * channels_ * taps_;
+    for (std::int64_t tap = 0; tap < at.taps; ++tap)
+      for (std::int64_t place = 0, i = tap * at.dilation - at.before; place < at.places; ++place, i += at.stride)
+        if (i >= 0 && i < at.extent) across(axis + 1, from + i * plane, plane, to + place * step + tap * taps, taps, places);
+  }
+  /// `count` taps of each channel, `dilation` apart.
+  template <class T>
+  void each_channel(const T* from, std::int64_t dilation, T* to, std::int64_t count) const {
+    if (dilation == 1 && count == 1) return copies<1>(from, to);
+    if (dilation == 1 && count == 2) return copies<2>(from, to);
+    if (dilation == 1 && count == 3) return copies<3>(from, to);
+    if (dilation == 1 && count == 4) return copies<4>(from, to);
+    if (dilation == 1 && count == 5) return copies<5>(from, to);
+    for (std::int64_t channel = 0; channel < channels_; ++channel, from += plane_, to += taps_)
+      for (std::int64_t tap = 0; tap < count; ++tap) to[tap] = from[tap * dilation];
+  }
+  template <std::size_t Count, class T>
+  void copies(const T* from, T* to) const {
+    for (std::int64_t channel = 0; channel < channels_; ++channel, from += plane_, to += taps_) std::memcpy(to, from, Count * sizeof(T));
+  }
 
   std::vector<WindowAxis> axes_;
-  std::vector<Seen> seen_;
+  std::vector<Seen> seen_;    // by tap
+  std::vector<Seen> inside_;  // by place; empty where there are more than a few
   std::int64_t channels_, plane_ = 1, taps_ = 1, places_ = 1;
   std::size_t bytes_;
 };

@@ -568,6 +568,22 @@ TEST_CASE("convolutions over the pictures of a state, with any strides, dilation
   }
 }
 
+TEST_CASE("convolutions of any number of taps see the same at few places of a row and at many, in one piece") {
+  Random random(34);
+  for (const std::int64_t width : {1, 2, 8, 9, 20})
+    for (const std::int64_t taps : {1, 2, 3, 4, 5, 7}) {
+      const std::int64_t before = (taps - 1) / 2;
+      const ConvParts parts{
+          .batch = 1, .height = 2, .width = width, .before = 1, .after = 1, .width_before = before, .width_after = taps - 1 - before};
+      const Tensor w = random_tensor(random, {3, 3, 3, taps}), b = random_tensor(random, {3});
+      const DDim picture{1, 3, 2, width};
+      const Program program = slot_loop(picture, picture, [&](const Var& state, const Var& x) { return tanh(parts(state, w, b) + x); });
+      CAPTURE(width);
+      CAPTURE(taps);
+      CHECK(compare(program, {{"x", random_tensor(random, picture.inserted(0, 3))}, {"start", random_tensor(random, picture)}}) == 1);
+    }
+}
+
 /// An op from outside that gives a tensor which it never wrote.
 std::shared_ptr<const OpRegistry> with_forgetful_op() {
   auto registry = std::make_shared<OpRegistry>(*standard_ops());
