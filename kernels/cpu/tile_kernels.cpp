@@ -95,8 +95,9 @@ HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const W* b, std::int64
         }
       };
       std::int64_t at = begin;
-      constexpr bool in_fours = HWY_TARGET == HWY_AVX3 && sizeof(T) == 4;
-      for (; in_fours && at + 3 < end; at += 4) {  // branches so few that a processor foresees the last
+      // Branches so few that a processor foresees the last. Tiles that wait for their weights, those of few rows and of eight vectors, lost 4 per cent.
+      constexpr bool in_fours = HWY_TARGET == HWY_AVX3 && sizeof(T) == 4 && Rows >= widest_rows && Vectors <= panel_of;
+      for (; in_fours && at + 3 < end; at += 4) {
         add_products(at);
         add_products(at + 1);
         add_products(at + 2);
