@@ -27,7 +27,7 @@ class Executable {
   /// Loops of block 0 that may run concurrently (lowering/loop_groups.h).
   const std::vector<LoopGroup>& loop_groups() const;
   /// Internal to the executor: the executable of runs that ask for iterations, or name a backend. It is this one, unless ops stand in the place of loops
-  /// (lowering/join_filters.h). Then the program, which is kept with its weights, is compiled again for the first such run.
+  /// (lowering/join_filters.h, join_matrices.h). Then the program, which is kept with its weights, is compiled again for the first such run.
   Executable with_loops() const;
   /// Internal to the executor (compiled_program.h).
   const CompiledProgram& compiled() const {
