@@ -26,7 +26,7 @@ struct MatrixRecurrence {
   int steps = 0;  ///< the axis of steps
 };
 
-/// What the steps read, [T, N, H·Q·E] or [N, T, H·Q·E], and S behind the last step, with the axes of `past`.
+/// The reads of the steps, [T, N, H·Q·E] or [N, T, H·Q·E], and S behind the last step, with the axes of `past`.
 struct MatrixReads {
   Tensor out;
   Tensor last;
