@@ -160,7 +160,8 @@ class Run {
     if (op.type == "shrink") return values_[forward] = of_iteration(op.inputs[0]);
     bool blocks = false;
     for_each_sub_block(op, [&](int) { blocks = true; });
-    if (blocks || !program_.registry().at(op.type).prepare) refuse_recurrence("op " + op.type + " in a run of iterations");
+    const OpDef& def = program_.registry().at(op.type);
+    if (blocks || !def.prepare || !def.pure) refuse_recurrence("op " + op.type + " in a run of iterations");
     Op again{op.type, {}, {}, op.attributes, op.label};
     for (const VarId input : op.inputs) again.inputs.push_back(of_iteration(input));
     const std::vector<VarId> made = emit(program_, std::move(again));
