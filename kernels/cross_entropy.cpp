@@ -31,6 +31,12 @@ bool is_one_kernel(const Tensor& x, StreamRef stream) {
   return stream.place().is_cpu() && (x.dtype() == DType::f32 || x.dtype() == DType::f64);
 }
 
+/// Labels of rows that other kernels take, on the host.
+void check_labels(const Tensor& labels, std::int64_t classes, std::int64_t ignore, StreamRef stream) {
+  if (!stream.place().is_cpu()) return;
+  launch(TensorRefs<1>{&labels}, TensorRefs<0>{}, [=](ThreadTeam&) { cpu::check_labels(labels, classes, ignore); }, stream);
+}
+
 Tensor rows_of(const char* name, const Tensor& x, StreamRef stream) { return x.is_contiguous() ? x : internal::row_major(name, x, stream); }
 
 Tensor i64(std::int64_t value, StreamRef stream) { return full(DDim{}, static_cast<double>(value), DType::i64, stream); }
@@ -48,6 +54,7 @@ Tensor cross_entropy(const Tensor& x, const Tensor& labels, std::int64_t ignore,
   internal::check_device_places(name, stream, {&x, &labels});
   check(name, x, labels);
   if (!is_one_kernel(x, stream)) {
+    check_labels(labels, x.dim(1), ignore, stream);
     const Tensor column = labels.reshape(DDim{x.dim(0), 1});
     const Tensor picked = gather_elements(log_softmax(x, 1, stream), checked_labels(column, x.dim(1), ignore, stream), 1, stream);
     const Tensor counts = not_equal(column, i64(ignore, stream), stream);
@@ -68,6 +75,7 @@ Tensor cross_entropy_gradient(const Tensor& gradient, const Tensor& x, const Ten
   if (gradient.rank() != 2 || gradient.dim(1) != 1 || (gradient.dim(0) != x.dim(0) && gradient.dim(0) != 1))
     throw ShapeError(std::string(name) + ": expected a gradient for each row of " + x.to_string() + ", found " + gradient.to_string());
   if (!is_one_kernel(x, stream)) {
+    check_labels(labels, x.dim(1), ignore, stream);
     const Tensor flat = labels.reshape(DDim{x.dim(0)});
     const Tensor right = one_hot(flat, x.dim(1), -1, 0, 1, x.dtype(), stream);
     const Tensor made = mul(gradient, sub(softmax(x, 1, stream), right, stream), stream);

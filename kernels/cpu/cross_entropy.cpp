@@ -14,19 +14,12 @@ namespace {
 /// Elements that are worth a thread.
 constexpr std::int64_t elements_a_task = 2048;
 
-void check_labels(const std::int64_t* labels, std::int64_t rows, std::int64_t classes, std::int64_t ignore) {
-  for (std::int64_t row = 0; row < rows; ++row)
-    if (labels[row] != ignore && (labels[row] < 0 || labels[row] >= classes))
-      throw IndexError("softmax_cross_entropy: expected one of " + std::to_string(classes) + " classes as the label of row " +
-                       std::to_string(row) + ", found " + std::to_string(labels[row]));
-}
-
 /// f(row, label) for the rows of a part, on the threads of the team.
 template <class F>
 void each_row(const Tensor& x, const Tensor& labels, std::int64_t ignore, ThreadTeam& team, F f) {
   const auto* const of = static_cast<const std::int64_t*>(labels.raw());
   const std::int64_t rows = x.dim(0), classes = x.dim(1);
-  check_labels(of, rows, classes, ignore);
+  check_labels(labels, classes, ignore);
   team.parallel(rows, std::max<std::int64_t>(1, elements_a_task / std::max<std::int64_t>(1, classes)),
                 [&](std::int64_t begin, std::int64_t end) { f(begin, end, of); });
 }
@@ -67,6 +60,14 @@ void gradients(const Tensor& gradient, const Tensor& x, const Tensor& labels, st
 }
 
 }  // namespace
+
+void check_labels(const Tensor& labels, std::int64_t classes, std::int64_t ignore) {
+  const auto* const of = static_cast<const std::int64_t*>(labels.raw());
+  for (std::int64_t row = 0; row < labels.elements(); ++row)
+    if (of[row] != ignore && (of[row] < 0 || of[row] >= classes))
+      throw IndexError("softmax_cross_entropy: expected one of " + std::to_string(classes) + " classes as the label of row " +
+                       std::to_string(row) + ", found " + std::to_string(of[row]));
+}
 
 void cross_entropy(const Tensor& x, const Tensor& labels, std::int64_t ignore, const Tensor& out, ThreadTeam& team) {
   if (x.dtype() == DType::f64) return losses<double>(x, labels, ignore, out, team);

@@ -17,6 +17,8 @@ namespace {
 }  // namespace
 
 task<LoDTensor> join_runs(TensorArray array, SequenceOrder order, StreamRef stream) {
+  if (order.level() != 0 || order.lod().depth() != 1)
+    throw LoDError("join_runs: expected an order of outermost sequences of rows, found the " + order.to_string());
   const std::vector<SlotValue> slots = co_await array.values();
   if (slots.empty())
     throw ArgumentError("join_runs: expected a run for the sequences of the " + order.to_string() + ", found " + array.to_string());

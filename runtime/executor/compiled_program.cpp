@@ -18,6 +18,7 @@
 #include <millrace/runtime/lowering/join_filters.h>
 #include <millrace/runtime/lowering/join_matrices.h>
 #include <millrace/runtime/lowering/lower_for_runs.h>
+#include <millrace/runtime/program/fold_constants.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/program/ops/array_ops.h>
 
@@ -298,6 +299,7 @@ std::shared_ptr<CompiledProgram> compile(Program program, std::shared_ptr<Device
   made->for_runs = std::make_unique<CallerDevices>(made->device);
   if (made->host != made->device) made->hosts_for_runs = std::make_unique<CallerDevices>(made->host);
   std::optional<Program> given;
+  fold_constants(made->program);
   if (join_loops && made->device->place().is_cpu() && (may_filter(made->program) || may_join_matrices(made->program)))
     given = made->program;
   if (lower_for_runs(made->program, made->device->place(), join_loops)) made->given = std::move(given);

@@ -61,12 +61,24 @@ void drop_unread_views(Program& program) {
 
 namespace {
 
-/// The arrays that join_runs reads: nothing else does, but for the loop that writes them.
+/// The arrays that join_runs reads.
 std::set<VarId> arrays_of_runs(const Program& program) {
   std::set<VarId> arrays;
   for (const Block& block : program.blocks())
     for (const Op& op : block.ops)
       if (op.type == "join_runs") arrays.insert(op.inputs[0]);
+  return arrays;
+}
+
+/// Those of `arrays` that ops write, and nothing reads.
+std::set<VarId> written_alone(const Program& program, std::set<VarId> arrays) {
+  for (const Program::Port& port : program.outputs()) arrays.erase(port.var);
+  for (const Block& block : program.blocks()) {
+    for (const VarId result : block.results) arrays.erase(result);
+    for (const Op& op : block.ops)
+      for (std::size_t i = 0; i < op.inputs.size(); ++i)
+        if (op.type != "tensor_array_write" || i > 0) arrays.erase(op.inputs[i]);
+  }
   return arrays;
 }
 
@@ -83,11 +95,9 @@ void drop_unread_rows(Program& program) {
 void drop_unread(Program& program) {
   const std::set<VarId> before = arrays_of_runs(program);
   drop_unread_rows(program);
-  const std::set<VarId> left = arrays_of_runs(program);
-  if (left.size() == before.size()) return;
-  const auto unread = [&](const Op& op) {
-    return op.type == "tensor_array_write" && before.contains(op.inputs[0]) && !left.contains(op.inputs[0]);
-  };
+  const std::set<VarId> arrays = written_alone(program, before);
+  if (arrays.empty()) return;
+  const auto unread = [&](const Op& op) { return op.type == "tensor_array_write" && arrays.contains(op.inputs[0]); };
   for (const Block& block : program.blocks()) std::erase_if(program.block(block.idx).ops, unread);
   drop_unread_rows(program);
 }

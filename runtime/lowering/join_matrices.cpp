@@ -164,6 +164,7 @@ class MatrixJoiner {
     std::vector<const Formula*> formulas{&iteration.key, &iteration.value, &iteration.query};
     for (const std::optional<Formula>* each : {&iteration.decay, &iteration.rate})
       if (*each) formulas.push_back(&**each);
+    if (!checks_stay(loop, iteration, formulas)) return false;
     const bool turned =
         std::all_of(formulas.begin(), formulas.end(), [&](const Formula* each) { return untransposed(input_of(*each)) != no_var; });
     const auto computed = [&](const Formula& formula) {
@@ -181,6 +182,22 @@ class MatrixJoiner {
     const std::vector<VarId> results = op.outputs;
     made.push_back(std::move(op));
     joined_.push_back({loop.outputs, loop.states, apply(iteration, iteration.read, results[0], made), results[1], turned, *iteration.slot});
+    return true;
+  }
+
+  /// Whether the op refuses what the loop refuses: it sees the extents of the inputs that it reads, and takes a state for each sequence, or one for all.
+  bool checks_stay(const lowering::DenseLoop& loop, const MatrixIteration& iteration, const std::vector<const Formula*>& formulas) const {
+    const DDim& first = *program_.var(loop.inputs[*iteration.place(formulas[0]->of)]).type.shape;
+    const VarType& boot = program_.var(loop.boot).type;
+    if (!boot.shape || boot.rank() == 0) return false;
+    const std::int64_t states = (*boot.shape)[0];
+    if (states != 1 && states != DDim::unknown && first[1] != DDim::unknown && states != first[1]) return false;
+    for (std::size_t i = 0; i < loop.inputs.size(); ++i) {
+      const bool used = std::any_of(formulas.begin(), formulas.end(), [&](const Formula* each) { return iteration.place(each->of) == i; });
+      const DDim& extents = *program_.var(loop.inputs[i]).type.shape;
+      for (int axis = 0; axis < 2 && !used; ++axis)
+        if (extents[axis] == DDim::unknown || extents[axis] != first[axis]) return false;
+    }
     return true;
   }
 

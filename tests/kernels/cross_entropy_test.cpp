@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cast.h>
 #include <millrace/kernels/cross_entropy.h>
 
 #include <vector>
@@ -94,6 +95,10 @@ TEST_CASE("a cross entropy names what does not fit") {
   CHECK_THROWS_WITH_AS(cross_entropy(x, labels({0, 3}), ignored, stream),
                        "softmax_cross_entropy: expected one of 3 classes as the label of row 1, found 3", IndexError);
   CHECK_THROWS_AS(cross_entropy_gradient(gradient, x, labels({-1, 0}), ignored, stream), IndexError);
+  const Tensor half = cast(x, DType::bf16, stream), slopes = cast(gradient, DType::bf16, stream);
+  CHECK_THROWS_WITH_AS(cross_entropy(half, labels({0, -1}), ignored, stream),
+                       "softmax_cross_entropy: expected one of 3 classes as the label of row 1, found -1", IndexError);
+  CHECK_THROWS_AS(cross_entropy_gradient(slopes, half, labels({0, 3}), ignored, stream), IndexError);
 }
 
 }  // namespace millrace::testing

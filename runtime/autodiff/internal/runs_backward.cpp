@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -45,10 +46,10 @@ class RunLoop {
   int block() const { return block_; }
   VarId index() const { return index_; }
   /// A value that one run hands to the next; `initial` is of the block around.
-  VarId carry(VarId initial, const std::string& name) {
+  VarId carry(VarId initial, std::string name) {
     VarType type = program_.var(initial).type;
     type.ordered = false;
-    const VarId param = program_.add_var(name, std::move(type), block_);
+    const VarId param = program_.add_var(std::move(name), std::move(type), block_);
     program_.block(block_).params.push_back(param);
     initial_.push_back(initial);
     return param;
@@ -95,46 +96,38 @@ class RunLoop {
   std::map<VarId, VarId> next_;
 };
 
-/// The iterations of one run: the body of the forward loop in a DynamicRNN over the rows of the run, whose sequences stand by rank.
+/// The iterations of one run: the ops of the forward loop's body, in their order, in a DynamicRNN over the rows of the run, whose sequences stand by rank.
+/// Gradients are summed in the reverse order of ops, so that a run has the bits of the whole loop.
 class Run {
  public:
-  /// `rows`: by array that the loop reads; `begin`: by state, its value in front of the run.
+  /// `rows`: by array that the loop reads; `begin`: by state, its value in front of the run; `outputs`: arrays that are written, besides those of states.
   Run(Program& program, const RecurrentLoop& loop, const std::map<VarId, VarId>& rows, const std::vector<VarId>& begin,
       const std::vector<VarId>& outputs)
-      : program_(program), loop_(loop), rnn_({.reverse = loop.reverse}) {
-    const int around = build::Guard::current().block();
-    {
-      const auto block = rnn_.block();
-      for (const auto& [array, x] : rows) steps_[array] = rnn_.step_input(Var::of(x)).id();
-      for (const VarId boot : begin) memories_.push_back(rnn_.memory(Var::of(boot)));
-      std::vector<VarId> next;
-      for (const RecurrentLoop::State& state : loop.states) next.push_back(of_iteration(loop.written.at(state.array)));
-      for (std::size_t i = 0; i < next.size(); ++i) rnn_.update_memory(memories_[i], Var::of(next[i]));
-      for (const VarId array : outputs) rnn_.output(Var::of(of_iteration(loop.written.at(array))));
-    }
-    const std::vector<Op>& ops = program.block(around).ops;
-    const auto made = std::find_if(ops.rbegin(), ops.rend(), [](const Op& op) { return op.type == "while"; });
-    body_ = made->attributes.get<BlockId>("sub_block").index;
+      : program_(program), loop_(loop), begin_(begin), rnn_({.reverse = loop.reverse}), memories_(begin.size()) {
+    const auto block = rnn_.block();
+    body_ = build::Guard::current().block();
+    for (const auto& [array, x] : rows) steps_[array] = rnn_.step_input(Var::of(x)).id();
+    const std::vector<Op> ops = program.block(loop.body).ops;
+    find_needed(ops, outputs);
+    for (const Op& op : ops) add(op, outputs);
   }
 
   int body() const { return body_; }
-  /// Output i of the iterations as rows of the run, and as an array.
-  VarId rows(std::size_t output) const { return rnn_.outputs().at(output).id(); }
-  VarId slots(std::size_t output) const { return rnn_.output_slots(output).var().id(); }
-  VarId last(std::size_t state) const { return rnn_.last(memories_.at(state)).id(); }
+  /// An output of the iterations as rows of the run, and as an array.
+  VarId rows(VarId array) const {
+    if (const auto output = outputs_.find(array); output != outputs_.end()) return rnn_.outputs().at(output->second).id();
+    return emit1(program_, "pack", {array_of_state(state_of(array)), order()}, {{"level", std::int64_t{0}}});
+  }
+  VarId slots(VarId array) const { return rnn_.output_slots(outputs_.at(array)).var().id(); }
+  VarId last(std::size_t state) const { return rnn_.last(*memories_.at(state)).id(); }
   VarId order() const { return rnn_.order().var().id(); }
-  VarId array_of_state(std::size_t state) const { return read_of(maker(memories_.at(state).id()).inputs[0]); }
-  VarId array_of_source(VarId array) const { return read_of(steps_.at(array)); }
+  VarId array_of_state(std::size_t state) const { return maker(read_of(state)).inputs[0]; }
+  VarId array_of_source(VarId array) const { return maker(steps_.at(array)).inputs[0]; }
 
   /// Adds the vars of the run that stand for active ones.
   void add_active(std::set<VarId>& active) const {
     for (const auto& [forward, made] : values_)
       if (active.contains(forward)) active.insert(made);
-    for (const auto& [forward, lag] : loop_.lag) {
-      if (lag != 1 || !active.contains(forward)) continue;
-      const VarId memory = values_.contains(forward) ? values_.at(forward) : no_var;
-      if (memory != no_var) active.insert(maker(memory).inputs[0]);
-    }
     for (const auto& [array, step] : steps_)
       if (active.contains(array)) active.insert(array_of_source(array));
   }
@@ -144,45 +137,104 @@ class Run {
     const std::vector<Op>& ops = program_.block(body_).ops;
     return *std::find_if(ops.begin(), ops.end(), [&](const Op& op) { return !op.outputs.empty() && op.outputs[0] == var; });
   }
-  VarId read_of(VarId value) const { return maker(value).inputs[0]; }
+  /// A memory is the read of a slot, shrunk.
+  VarId read_of(std::size_t state) const { return maker(memories_.at(state)->id()).inputs[0]; }
 
-  /// A value of the forward iteration in the iteration of the run.
-  VarId of_iteration(VarId forward) {
-    if (forward == no_var || program_.var(forward).block != loop_.body) return forward;
-    if (const auto known = values_.find(forward); known != values_.end()) return known->second;
-    if (const Tensor* number = program_.constant(forward)) return values_[forward] = build::constant(*number).id();
-    const std::vector<Op>& ops = program_.block(loop_.body).ops;
-    const auto found = std::find_if(
-        ops.begin(), ops.end(), [&](const Op& op) { return std::find(op.outputs.begin(), op.outputs.end(), forward) != op.outputs.end(); });
-    if (found == ops.end()) refuse_recurrence("'" + program_.var(forward).name + "' counts iterations");
-    const Op op = *found;
-    if (op.type == "tensor_array_read") return values_[forward] = of_read(op);
-    if (op.type == "shrink") return values_[forward] = of_iteration(op.inputs[0]);
+  std::size_t state_of(VarId array) const {
+    const auto found = std::find_if(loop_.states.begin(), loop_.states.end(), [&](const auto& each) { return each.array == array; });
+    return static_cast<std::size_t>(found - loop_.states.begin());
+  }
+  bool is_written(VarId array, const std::vector<VarId>& outputs) const {
+    return state_of(array) < loop_.states.size() || std::find(outputs.begin(), outputs.end(), array) != outputs.end();
+  }
+
+  void find_needed(const std::vector<Op>& ops, const std::vector<VarId>& outputs) {
+    for (auto op = ops.rbegin(); op != ops.rend(); ++op) {
+      if (op->type == "tensor_array_write") {
+        if (is_written(op->inputs[0], outputs)) needed_.insert(op->inputs[2]);
+      } else if (op->type == "shrink") {
+        if (is_needed(*op)) needed_.insert(op->inputs[0]);
+      } else if (op->type != "tensor_array_read" && is_needed(*op)) {
+        needed_.insert(op->inputs.begin(), op->inputs.end());
+      }
+    }
+  }
+  bool is_needed(const Op& op) const {
+    return std::any_of(op.outputs.begin(), op.outputs.end(), [&](VarId output) { return needed_.contains(output); });
+  }
+
+  void add(const Op& op, const std::vector<VarId>& outputs) {
+    if (op.type == "tensor_array_write") return add_write(op, outputs);
+    if (!is_needed(op) || op.type == "constant") return;
+    if (op.type == "tensor_array_read") return add_read(op);
+    if (op.type == "shrink") return add_shrink(op);
     bool blocks = false;
     for_each_sub_block(op, [&](int) { blocks = true; });
     const OpDef& def = program_.registry().at(op.type);
     if (blocks || !def.prepare || !def.pure) refuse_recurrence("op " + op.type + " in a run of iterations");
     Op again{op.type, {}, {}, op.attributes, op.label};
-    for (const VarId input : op.inputs) again.inputs.push_back(of_iteration(input));
+    for (const VarId input : op.inputs) again.inputs.push_back(at(input));
     const std::vector<VarId> made = emit(program_, std::move(again));
     for (std::size_t i = 0; i < made.size(); ++i) values_[op.outputs[i]] = made[i];
-    return values_.at(forward);
   }
-  VarId of_read(const Op& read) {
-    if (const auto step = steps_.find(read.inputs[0]); step != steps_.end()) return step->second;
-    if (loop_.lag.at(read.outputs[0]) == 0) return of_iteration(loop_.written.at(read.inputs[0]));
-    for (std::size_t i = 0; i < loop_.states.size(); ++i)
-      if (loop_.states[i].array == read.inputs[0]) return memories_[i].id();
-    refuse_recurrence("'" + program_.var(read.inputs[0]).name + "' is no state");
+  void add_write(const Op& op, const std::vector<VarId>& outputs) {
+    const VarId array = op.inputs[0];
+    if (!is_written(array, outputs)) return;
+    const Var value = Var::of(at(op.inputs[2]));
+    if (const std::size_t state = state_of(array); state < loop_.states.size()) {
+      rnn_.update_memory(memory(state), value);
+    } else {
+      outputs_.emplace(array, outputs_.size());
+      rnn_.output(value);
+    }
+  }
+  /// A slot that is read twice is read twice in a run too.
+  void add_read(const Op& op) {
+    VarId made = no_var;
+    if (const auto step = steps_.find(op.inputs[0]); step != steps_.end()) {
+      made = step->second;
+    } else {
+      if (loop_.lag.at(op.outputs[0]) == 0) refuse_recurrence("a slot that the iteration itself writes is read");
+      const std::size_t state = state_of(op.inputs[0]);
+      memory(state);
+      made = read_of(state);
+    }
+    if (!read_.insert(made).second) made = emit1(program_, "tensor_array_read", std::vector<VarId>(maker(made).inputs));
+    values_[op.outputs[0]] = made;
+  }
+  void add_shrink(const Op& op) {
+    const VarId of = at(op.inputs[0]);
+    for (const std::optional<Var>& memory : memories_)
+      if (memory && maker(memory->id()).inputs[0] == of && shrunk_.insert(of).second) {
+        values_[op.outputs[0]] = memory->id();
+        return;
+      }
+    values_[op.outputs[0]] = emit1(program_, "shrink", {of, steps_.begin()->second});
+  }
+  const Var& memory(std::size_t state) {
+    if (!memories_[state]) memories_[state] = rnn_.memory(Var::of(begin_[state]));
+    return *memories_[state];
+  }
+
+  /// A value of the forward iteration in the iteration of the run.
+  VarId at(VarId forward) {
+    if (forward == no_var || program_.var(forward).block != loop_.body) return forward;
+    if (const auto known = values_.find(forward); known != values_.end()) return known->second;
+    if (const Tensor* number = program_.constant(forward)) return values_[forward] = build::constant(Tensor(*number)).id();
+    refuse_recurrence("'" + program_.var(forward).name + "' counts iterations");
   }
 
   Program& program_;
   const RecurrentLoop& loop_;
+  const std::vector<VarId> begin_;
   build::DynamicRNN rnn_;
   int body_ = 0;
+  std::set<VarId> needed_;        ///< values of the forward iteration
   std::map<VarId, VarId> steps_;  ///< array that the loop reads → its rows in an iteration
-  std::vector<Var> memories_;
-  std::map<VarId, VarId> values_;  ///< value of the forward iteration → that of the run's
+  std::vector<std::optional<Var>> memories_;
+  std::map<VarId, std::size_t> outputs_;  ///< array that is written → output of the DynamicRNN
+  std::set<VarId> read_, shrunk_;         ///< reads of the DynamicRNN that stand for one of the forward iteration, as they are and shrunk
+  std::map<VarId, VarId> values_;         ///< value of the forward iteration → that of the run's
 };
 
 class Runs {
@@ -201,6 +253,7 @@ class Runs {
  private:
   using Ops = std::vector<Op>;
 
+  std::string name(VarId var) const { return program_.var(var).name; }
   Ops& ops() { return program_.block(loop_.block).ops; }
   static Ops::iterator maker_in(Ops& ops, VarId var) {
     return std::find_if(ops.begin(), ops.end(),
@@ -273,9 +326,8 @@ class Runs {
     ops().pop_back();
     auto at = ops().insert(std::next(maker_in(ops(), known)), std::move(made));
     for (++at; at != ops().end(); ++at)
-      for (VarId& input : at->inputs)
-        for (const auto& [array, order] : loop_.orders)
-          if (input == order) input = order_;
+      for (const auto& [array, order] : loop_.orders)
+        if (at->type == "constant_rows" && at->inputs[0] == order) at->inputs[0] = order_;
   }
 
   void forward() {
@@ -287,7 +339,8 @@ class Runs {
     RunLoop runs(program_, loop_.block);
     std::vector<VarId> states, arrays;
     for (const RecurrentLoop::State& state : loop_.states) {
-      states.push_back(runs.carry(ranked(state.boot), program_.var(state.array).name));
+      const VarId boot = ranked(state.boot);
+      states.push_back(runs.carry(boot, name(state.array)));
       kept_.push_back(slots("kept." + program_.var(state.array).name));
     }
     for (const VarId array : outputs) arrays.push_back(slots("runs." + program_.var(array).name));
@@ -298,7 +351,7 @@ class Runs {
       };
       for (std::size_t i = 0; i < states.size(); ++i) write(kept_[i], states[i], kept_attributes(memory_, {}));
       const Run run(program_, loop_, sources_of(run_before_end(runs.index())), states, outputs);
-      for (std::size_t i = 0; i < outputs.size(); ++i) write(arrays[i], run.rows(i), {});
+      for (std::size_t i = 0; i < outputs.size(); ++i) write(arrays[i], run.rows(outputs[i]), {});
       for (std::size_t i = 0; i < states.size(); ++i) runs.next(states[i], run.last(i));
     });
     const std::map<VarId, VarId> ends = runs.finish(count_);
@@ -307,6 +360,29 @@ class Runs {
       for (const VarId reader : packed_.at(outputs[i])) replace(reader, "join_runs", {arrays[i], order_});
     for (const auto& [state, reader] : last_)
       replace(reader, "reorder_gradient", {ends.at(states[state]), loop_.states[state].boot, order_});
+    drop_arrays();
+  }
+  /// Takes out the arrays of the whole loop, of which nothing reads a slot any more.
+  void drop_arrays() {
+    const auto is_read = [&](VarId var) {
+      for (const Program::Port& port : program_.outputs())
+        if (port.var == var) return true;
+      for (const Block& block : program_.blocks()) {
+        if (block.idx == loop_.body) continue;
+        if (std::find(block.results.begin(), block.results.end(), var) != block.results.end()) return true;
+        for (const Op& op : block.ops)
+          if (std::find(op.inputs.begin(), op.inputs.end(), var) != op.inputs.end()) return true;
+      }
+      return false;
+    };
+    const auto is_own = [&](VarId array) { return loop_.written.contains(array) || loop_.sources.contains(array); };
+    for (std::size_t i = ops().size(); i-- > 0;) {
+      const Op& op = ops()[i];
+      const bool array = (op.type == "tensor_array" || op.type == "unpack") && is_own(op.outputs[0]);
+      const bool size = op.type == "tensor_array_size" && is_own(op.inputs[0]);
+      if ((array || size) && std::none_of(op.outputs.begin(), op.outputs.end(), is_read))
+        ops().erase(ops().begin() + static_cast<std::ptrdiff_t>(i));
+    }
   }
   /// The ops from `begin` on stand where the loop stood.
   void move_to_loop(std::size_t begin) {
@@ -324,6 +400,7 @@ class Runs {
   /// A sum over the rows of all runs: a product, or the rows themselves.
   struct Sum {
     VarId of = no_var;
+    VarId gradient = no_var;       ///< of a run; two biases have one
     VarId total = no_var;          ///< parameter of the loop
     VarId b = no_var, a = no_var;  ///< rows of a run; without a product there is no `a`
   };
@@ -337,23 +414,20 @@ class Runs {
     RunLoop runs(program_, loop_.block);
     std::vector<VarId> states(loop_.states.size(), no_var);
     for (std::size_t i = 0; i < states.size(); ++i)
-      if (live_[i]) states[i] = runs.carry(begin_of(i), "d_" + program_.var(loop_.states[i].array).name);
-    std::map<VarId, VarId> sources;  // array that the loop reads → the gradients of its runs
-    for (const auto& [array, rows] : loop_.sources)
-      if (active_.contains(array)) sources[array] = build::ArrayVar(Var::of(count_), "d_" + program_.var(array).name).var().id();
-    std::vector<Sum> sums;
-    std::set<VarId> written;
-    in_block(runs.block(), [&] { backward_of_run(runs, states, sources, sums, written); });
+      if (live_[i]) {
+        const VarId last = begin_of(i);
+        states[i] = runs.carry(last, "d_" + name(loop_.states[i].array));
+      }
+    in_block(runs.block(), [&] { backward_of_run(runs, states); });
     const std::map<VarId, VarId> ends = runs.finish(count_);
     LoopGradients made;
-    for (const auto& [array, slots] : sources)
-      if (written.contains(array))
-        made.arrays.emplace_back(
-            array, ArrayGradient{Kind::packed, emit1(program_, "join_runs", {slots, order_}), no_var, loop_.orders.at(array)});
+    for (const auto& [array, slots] : sources_)
+      made.arrays.emplace_back(array,
+                               ArrayGradient{Kind::packed, emit1(program_, "join_runs", {slots, order_}), no_var, loop_.orders.at(array)});
     for (std::size_t i = 0; i < states.size(); ++i)
       if (live_[i] && active_.contains(loop_.states[i].boot))
         made.tensors.emplace_back(loop_.states[i].boot, in_order(ends.at(states[i]), loop_.states[i].boot));
-    for (const Sum& each : sums) {
+    for (const Sum& each : sums_) {
       std::vector<VarId> inputs{ends.at(each.total), ends.at(blocks_.at(each.b).left)};
       if (each.a != no_var) inputs.push_back(ends.at(blocks_.at(each.a).left));
       made.tensors.emplace_back(each.of, emit1(program_, "add_row_products", std::move(inputs)));
@@ -375,8 +449,7 @@ class Runs {
     return any_rows(program_, emit1(program_, "reshape", {ranked(total)}, {{"shape", std::move(row)}}));
   }
 
-  void backward_of_run(RunLoop& runs, const std::vector<VarId>& states, const std::map<VarId, VarId>& sources, std::vector<Sum>& sums,
-                       std::set<VarId>& written) {
+  void backward_of_run(RunLoop& runs, const std::vector<VarId>& states) {
     const VarId slot = run_before_end(runs.index());
     std::vector<VarId> begin;
     for (const VarId kept : kept_) begin.push_back(emit1(program_, "tensor_array_read", {kept, slot}));
@@ -393,9 +466,7 @@ class Runs {
     for (const auto& [array, value] : loop_.written) {
       if (!arrays_.contains(array)) continue;
       const auto state = static_cast<std::size_t>(state_of(array));
-      const VarId here = state < states.size()
-                             ? run.array_of_state(state)
-                             : run.slots(static_cast<std::size_t>(std::find(outputs.begin(), outputs.end(), array) - outputs.begin()));
+      const VarId here = state < states.size() ? run.array_of_state(state) : run.slots(array);
       for (const ArrayGradient& each : arrays_.at(array))
         if (each.kind == Kind::packed) gradients[here].push_back({Kind::packed, run_of(each.var, runs.index()), no_var, run.order()});
     }
@@ -407,30 +478,34 @@ class Runs {
       active.insert(begin[i]);
     }
     const LoopGradients found = recurrence_backward(program_, active, run.body(), gradients, {});
-    for (const int block : {run.body(), runs.block()})  // what a run keeps counts for the policy of the loop
+    for (const int block : {run.body(), runs.block()})  // the values of a run are kept by the policy of the loop
       for (Op& op : program_.block(block).ops)
         if (op.attributes.has("kept")) op.attributes = kept_attributes(memory_, std::move(op.attributes));
     for (const auto& [array, gradient] : found.arrays)
-      for (const auto& [source, slots] : sources)
-        if (run.array_of_source(source) == array) {
-          emit(program_, Op{"tensor_array_write", {slots, slot, gradient.var}, {}, {{"share", true}}, {}});
-          written.insert(source);
-        }
+      for (const auto& [source, rows] : loop_.sources) {
+        if (run.array_of_source(source) != array) continue;
+        const VarId gradients =
+            in_block(loop_.block, [&, of = source] { return build::ArrayVar(Var::of(count_), "d_" + name(of)).var().id(); });
+        emit(program_, Op{"tensor_array_write", {gradients, slot, gradient.var}, {}, {{"share", true}}, {}});
+        sources_.emplace_back(source, gradients);
+      }
     for (const auto& [var, gradient] : found.tensors) {
       const auto state = std::find(begin.begin(), begin.end(), var);
       if (state != begin.end())
         runs.next(states[static_cast<std::size_t>(state - begin.begin())], gradient);
       else
-        sums.push_back(summed(runs, var, gradient));
+        sums_.push_back(summed(runs, var, gradient));
     }
   }
 
   /// Takes the op that sums over the rows of a run out of it, and adds those rows to the sum over all runs.
   Sum summed(RunLoop& runs, VarId of, VarId gradient) {
     Ops& block = program_.block(runs.block()).ops;
+    for (const Sum& each : sums_)
+      if (each.gradient == gradient) return {of, gradient, each.total, each.b, each.a};
     const auto found = maker_in(block, gradient);
-    const VarType& type = program_.var(gradient).type;
-    if (found == block.end() || !type.is_static() || type.dtype != loop_.dtype) refuse(of);
+    const VarType type = program_.var(gradient).type;
+    if (found == block.end() || !type.is_static() || type.rank() == 0 || type.dtype != loop_.dtype) refuse(of);
     const Op op = *found;
     const bool product = op.type == "gemm" && op.inputs.size() == 2 && op.attributes.get_or("trans_a", false) &&
                          !op.attributes.get_or("trans_b", false) && op.attributes.get_or("alpha", 1.0) == 1.0;
@@ -438,16 +513,16 @@ class Runs {
                      op.attributes.get<std::vector<std::int64_t>>("axes") == std::vector<std::int64_t>{0};
     if (!product && !sum) refuse(of);
     block.erase(found);
-    Sum made{of, no_var, op.inputs[product ? 1 : 0], product ? op.inputs[0] : no_var};
+    Sum made{of, gradient, no_var, op.inputs[product ? 1 : 0], product ? op.inputs[0] : no_var};
     const VarId zero = in_block(loop_.block, [&] { return begin_of_sum(type); });
-    made.total = runs.carry(zero, "d_" + program_.var(of).name);
+    made.total = runs.carry(zero, "d_" + name(of));
     std::vector<VarId> inputs{made.total, whole_blocks(runs, made.b)};
     if (product) inputs.push_back(whole_blocks(runs, made.a));
     runs.next(made.total, emit1(program_, "add_row_products", std::move(inputs)));
     return made;
   }
   /// −0, since −0 and a term are that term; without any rows 0.
-  VarId begin_of_sum(const VarType& type) {
+  VarId begin_of_sum(VarType type) {
     if (zero_ == no_var) {
       const VarId rows = without_lod(program_, loop_.sources.begin()->second);
       const VarId count = emit1(program_, "shape", {rows}, {{"start", std::int64_t{0}}, {"end", std::int64_t{1}}});
@@ -495,6 +570,8 @@ class Runs {
   VarId count_ = no_var;
   std::vector<VarId> kept_;  ///< by state: array of its values in front of each run
   VarId zero_ = no_var;
+  std::vector<std::pair<VarId, VarId>> sources_;  ///< array that the loop reads, the gradients of its runs
+  std::vector<Sum> sums_;
   std::map<VarId, Blocks> blocks_;  ///< by rows of a run that a sum is made of
 };
 

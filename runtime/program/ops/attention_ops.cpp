@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <millrace/kernels/attention.h>
+#include <millrace/kernels/broadcast.h>
 #include <millrace/kernels/matrix_recurrence.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/arithmetic_names.h>
@@ -13,6 +14,7 @@
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
+#include <millrace/tensor/copy.h>
 
 /// Attention as one op, and the loop of linear attention as one, made when a program is compiled (lowering/join_attention.h, join_matrices.h).
 namespace millrace::ops {
@@ -113,6 +115,22 @@ void infer_matrix_recurrence(InferContext& context) {
   context.result(last);
 }
 
+/// Inputs of one sequence before several states serve all of them, as in a loop of the ops.
+void give_each_state_rows(MatrixRecurrence& call, StreamRef stream) {
+  const int axis = call.steps == 0 ? 1 : 0;
+  const std::int64_t states = call.past.rank() > 0 ? call.past.dim(0) : 1;
+  if (states <= 1) return;
+  const auto widen = [&](Tensor& x) {
+    if (x.rank() < 3 || x.dim(axis) != 1) return;
+    DDim dims = x.dims();
+    dims[axis] = states;
+    x = contiguous(expand(x, dims, stream), stream);
+  };
+  for (Tensor* const x : {&call.key, &call.value, &call.query}) widen(*x);
+  for (std::optional<Tensor>* const x : {&call.decay, &call.rate})
+    if (*x) widen(**x);
+}
+
 OpKernel prepare_matrix_recurrence(const PrepareContext& context) {
   MatrixRecurrence form;
   form.heads = context.attributes().get<std::int64_t>("heads");
@@ -126,6 +144,7 @@ OpKernel prepare_matrix_recurrence(const PrepareContext& context) {
     call.past = run.tensor(past);
     if (run.has(decay)) call.decay = run.tensor(decay);
     if (run.has(rate)) call.rate = run.tensor(rate);
+    give_each_state_rows(call, run.stream());
     MatrixReads made = matrix_recurrence(call, run.stream());
     run.set(0, std::move(made.out));
     run.set(1, std::move(made.last));

@@ -14,6 +14,7 @@
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/sequences.h>
+#include <millrace/tensor/checked.h>
 #include <millrace/tensor/copy.h>
 
 /// Runs of iterations of a recurrence over ragged rows, of which the memory policy `recompute` makes its loops.
@@ -91,7 +92,9 @@ void run_run(OpContext& run) {
   if (x.lod() != order.lod())
     throw LoDError("sequence_run: expected the sequences of the " + order.to_string() + ", found " + x.to_string());
   const std::int64_t every = run_length(run.op().attributes, order);
-  const std::int64_t behind = run.tensor(2).item_int() * every;
+  const std::int64_t index = run.tensor(2).item_int();
+  if (index < 0) throw IndexError("sequence_run: expected a run of 0 or more, found " + std::to_string(index));
+  const std::int64_t behind = checked_mul(index, every);
   std::vector<std::int64_t> rows, lengths;
   for (std::size_t rank = 0; rank < order.permutation().size(); ++rank) {
     const std::int64_t length = order.lengths()[rank];

@@ -51,6 +51,8 @@ TEST_CASE("runs of other sequences, too few rows, and no runs are refused with b
   CHECK_THROWS_AS(run_fifo(join_runs(slots({runs[0], runs[1]}), order, cpu.stream(0))), LoDError);
   CHECK_THROWS_AS(run_fifo(join_runs(slots({runs[0], runs[1], runs[2], runs[2]}), order, cpu.stream(0))), LoDError);
   CHECK_THROWS_AS(run_fifo(join_runs(slots({}), order, cpu.stream(0))), ArgumentError);
+  const SequenceOrder inner(LoD::from_lengths({{1, 1}, {3, 5}}), 1, true);
+  CHECK_THROWS_WITH_AS(run_fifo(join_runs(slots(runs), inner, cpu.stream(0))), doctest::Contains("outermost"), LoDError);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/builder/static_rnn.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/layers/linear_attention.h>
 #include <millrace/runtime/layers/recurrent.h>
@@ -129,7 +130,9 @@ struct OwnCell {
   };
   std::function<Var(const Var& read)> output = [](const Var& read) { return read; };
   std::function<Var(const Var& x)> key = [](const Var& x) { return x; };
-  bool reads_before = false;  ///< the query reads the state before the update
+  bool reads_before = false;   ///< the query reads the state before the update
+  std::int64_t sequences = 2;  ///< of the inputs of steps
+  bool unused = false;         ///< one more input of steps, which the cell does not read
 
   Program program() const {
     return built_program([&] {
@@ -142,8 +145,9 @@ struct OwnCell {
         const Var read = build::sum((reads_before ? state : made) * build::reshape(rows[2], {0, 1, 4, 1}), {2});
         return layers::CellStep{build::reshape(output(read), {0, -1}), {build::reshape(made, {0, 12})}};
       };
-      const layers::Unrolled made =
-          layers::unroll_together(cell, {in("k", 4), in("v", 3), in("q", 4)}, {{12, build::input("past", VarType(DType::f32, {2, 12}))}});
+      std::vector<Var> inputs{in("k", 4), in("v", 3), in("q", 4)};
+      if (unused) inputs.push_back(in("e", 4));
+      const layers::Unrolled made = layers::unroll_together(cell, inputs, {{12, build::input("past", VarType(DType::f32, {2, 12}))}});
       build::output("y", made.output);
       build::output("last", made.last[0]);
     });
@@ -187,9 +191,47 @@ TEST_CASE("a loop that needs its matrix for something else stays a loop") {
   OwnCell mixes;  // the key is no function of one element
   mixes.key = [](const Var& x) { return build::softmax(x, 1); };
   CHECK(loops(mixes) == 1);
+  OwnCell other;  // whose steps the loop compares with those of the others
+  other.unused = true;
+  CHECK(loops(other) == 1);
   OwnCell sums;
   sums.output = [](const Var& read) { return build::sum(read, {2}); };
   CHECK(loops(sums) == 1);
+}
+
+/// A matrix for each of two states over rows of `sequences`.
+Program two_states(std::int64_t sequences) {
+  return built_program([&] {
+    const auto in = [&](const char* name, std::int64_t width) {
+      return build::input(name, VarType(DType::f32, {DDim::unknown, sequences, width}));
+    };
+    const Var k = in("k", 4), v = in("v", 3), q = in("q", 4), past = build::input("past", VarType(DType::f32, {2, 12}));
+    build::StaticRNN rnn;
+    Var memory;
+    {
+      const auto block = rnn.block();
+      const Var key = rnn.step_input(k), value = rnn.step_input(v), query = rnn.step_input(q);
+      memory = rnn.memory(past);
+      const Var next = build::reshape(memory, {0, 1, 4, 3}) + build::reshape(key, {0, 1, 4, 1}) * build::reshape(value, {0, 1, 1, 3});
+      rnn.output(build::reshape(build::sum(next * build::reshape(query, {0, 1, 4, 1}), {2}), {0, -1}));
+      rnn.update_memory(memory, build::reshape(next, {0, 12}));
+    }
+    build::output("y", rnn.outputs()[0]);
+    build::output("last", rnn.last(memory));
+  });
+}
+
+TEST_CASE("several states over rows of one sequence have the bits of the loop") {
+  Random random(9);
+  CHECK(count(lowered(two_states(1)), "while") == 1);
+  const Executable executable(two_states(DDim::unknown));
+  CHECK(count(executable.program(), "matrix_recurrence") == 1);
+  RunOptions options;
+  options.backend = Backend::interpreted;
+  Feeds feeds = own_feeds(random, 4);
+  for (const char* name : {"k", "v", "q"}) feeds[name] = random_tensor(random, {4, 1, std::string(name) == "v" ? 3 : 4});
+  const RunResult found = run_fifo(run(executable, feeds)), wanted = run_fifo(run(executable, feeds, options));
+  for (const char* name : {"y", "last"}) CHECK(bytes_of(found[name].tensor()) == bytes_of(wanted[name].tensor()));
 }
 
 TEST_CASE("a run that asks for iterations has the loop of a matrix, with the bits of the op") {
