@@ -484,10 +484,10 @@ class Runs {
     for (const auto& [array, gradient] : found.arrays)
       for (const auto& [source, rows] : loop_.sources) {
         if (run.array_of_source(source) != array) continue;
-        const VarId gradients =
+        const VarId pieces =
             in_block(loop_.block, [&, of = source] { return build::ArrayVar(Var::of(count_), "d_" + name(of)).var().id(); });
-        emit(program_, Op{"tensor_array_write", {gradients, slot, gradient.var}, {}, {{"share", true}}, {}});
-        sources_.emplace_back(source, gradients);
+        emit(program_, Op{"tensor_array_write", {pieces, slot, gradient.var}, {}, {{"share", true}}, {}});
+        sources_.emplace_back(source, pieces);
       }
     for (const auto& [var, gradient] : found.tensors) {
       const auto state = std::find(begin.begin(), begin.end(), var);
