@@ -31,7 +31,7 @@ bool is_one_kernel(const Tensor& x, StreamRef stream) {
   return stream.place().is_cpu() && (x.dtype() == DType::f32 || x.dtype() == DType::f64);
 }
 
-/// Labels of rows that other kernels take, on the host.
+/// Checks labels on the host, where the kernels of other dtypes do not.
 void check_labels(const Tensor& labels, std::int64_t classes, std::int64_t ignore, StreamRef stream) {
   if (!stream.place().is_cpu()) return;
   launch(TensorRefs<1>{&labels}, TensorRefs<0>{}, [=](ThreadTeam&) { cpu::check_labels(labels, classes, ignore); }, stream);

@@ -15,7 +15,7 @@ namespace millrace {
 Tensor cross_entropy(const Tensor& x, const Tensor& labels, std::int64_t ignore, StreamRef stream);
 
 /// The gradient of x from `gradient`, that of the losses [rows, 1] or [1, 1] for all rows: gradient·(softmax(x) − one_hot(label)), each operation rounded, and 0
-/// in ignored rows. On the host a label that is no class is an IndexError, as above; elsewhere it is no class's.
+/// in ignored rows. On the host a label that is no class is an IndexError, as above; on a device such a row has gradient·softmax(x).
 Tensor cross_entropy_gradient(const Tensor& gradient, const Tensor& x, const Tensor& labels, std::int64_t ignore, StreamRef stream);
 
 }  // namespace millrace

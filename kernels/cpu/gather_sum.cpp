@@ -36,7 +36,7 @@ void run(const Tensor& x, const std::vector<GatherTerm>& terms, int axis, const 
     places.push_back(checked_places("gather", term.places, axis, x.dims()));
     const auto* const first = static_cast<const T*>(term.weights.raw());
     weights.emplace_back(first, first + term.weights.elements());
-    // One place, or one weight, is that of all.
+    // A single place, or a single weight, stands for all elements.
     if (count > 1) places.back().resize(static_cast<std::size_t>(count), places.back()[0]);
     if (count > 1) weights.back().resize(static_cast<std::size_t>(count), weights.back()[0]);
   }

@@ -114,7 +114,7 @@ class Recurrence {
       walk.end_step();
     }
   }
-  /// Corrections of two small ones side by side.
+  /// Corrects two small matrices side by side.
   void run_two(std::int64_t matrix) const {
     MatrixStep<T> steps[2];
     Walk first(*this, matrix, steps[0]), second(*this, matrix + 1, steps[1]);

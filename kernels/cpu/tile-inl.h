@@ -76,7 +76,7 @@ class NextPanel {
 
 /// A tile of Rows rows times Vectors vectors of columns: adds up a[row]·b over k, b `b_stride` from k to k, into to[row][column …]; the vectors belong to
 /// panels of `panel_of` each, `panel_stride` apart. One chain per output; blocks of k_block are summed apart and added in order. W: T, or bf16 (as
-/// uint16_t) in pairs of k, `b_stride` from pair to pair. The last two are those of `Fetched`: a struct would go through memory, where it waits for the tile before it.
+/// uint16_t) in pairs of k, `b_stride` from pair to pair. The last two parameters are the members of a `Fetched`: a struct would go through memory, where it waits for the tile before it.
 template <class T, class W>
 using TileFunction = void (*)(const T* const*, std::int64_t, const W*, std::int64_t, std::int64_t, T* const*, std::int64_t, std::uintptr_t,
                               std::int64_t);

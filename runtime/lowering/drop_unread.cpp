@@ -70,7 +70,7 @@ std::set<VarId> arrays_of_runs(const Program& program) {
   return arrays;
 }
 
-/// Those of `arrays` that ops write, and nothing reads.
+/// The part of `arrays` that no op, output or result reads.
 std::set<VarId> written_alone(const Program& program, std::set<VarId> arrays) {
   for (const Program::Port& port : program.outputs()) arrays.erase(port.var);
   for (const Block& block : program.blocks()) {

@@ -7,6 +7,7 @@
 #include <millrace/runtime/autodiff/internal/activity.h>
 #include <millrace/runtime/autodiff/internal/clone_block.h>
 #include <millrace/runtime/autodiff/internal/forward_loop.h>
+#include <millrace/runtime/autodiff/internal/in_block.h>
 #include <millrace/runtime/autodiff/internal/memory_policy.h>
 #include <millrace/runtime/autodiff/internal/recurrence_backward.h>
 #include <millrace/runtime/autodiff/internal/segment_loop.h>
@@ -42,13 +43,6 @@ VarId at_boundary(Program& program, VarId iteration, std::int64_t every) {
 VarId varying(Program& program, VarId x) {
   const VarDef& var = program.var(x);
   return var.type.rank() == 0 ? x : emit1(program, "identity", {x}, {{"varying", std::vector<std::int64_t>{}}}, std::string(var.name));
-}
-
-/// Makes builder calls append to another block of the program that is being built.
-template <class F>
-auto in_block(int block, F&& make) {
-  const build::BlockGuard at(build::Guard::current(), block);
-  return make();
 }
 
 }  // namespace

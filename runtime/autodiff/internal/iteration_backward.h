@@ -131,12 +131,6 @@ class BodyWalk {
     return total;
   }
 
-  std::optional<std::size_t> state_of(VarId array) const {
-    for (std::size_t i = 0; i < loop_.states.size(); ++i)
-      if (loop_.states[i].array == array) return i;
-    return std::nullopt;
-  }
-
   void visit(const Op& op) {
     if (op.type == "break_if" || op.type == "constant") return;
     if (op.type == "tensor_array_write") return visit_write(op);
@@ -150,7 +144,7 @@ class BodyWalk {
     if (outside(op.inputs[2]))  // whose gradient has no rows of its own
       refuse_recurrence("'" + program_.var(op.inputs[2]).name + "' is made around the loop and written in each iteration");
     sums_.add(op.inputs[2], stage_.incoming(op.inputs[0]));
-    const auto state = state_of(op.inputs[0]);
+    const auto state = loop_.state_of(op.inputs[0]);
     if (state && live_[*state]) sums_.add(op.inputs[2], stage_.memory(*state));
   }
 
@@ -163,7 +157,7 @@ class BodyWalk {
     } else if (lag->second == 0) {
       sums_.add(loop_.written.at(op.inputs[0]), total);
     } else {
-      state_terms_[*state_of(op.inputs[0])].push_back(total);
+      state_terms_[*loop_.state_of(op.inputs[0])].push_back(total);
     }
   }
 

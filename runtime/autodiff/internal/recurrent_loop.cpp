@@ -208,6 +208,12 @@ class LoopReader {
 
 }  // namespace
 
+std::optional<std::size_t> RecurrentLoop::state_of(VarId array) const {
+  for (std::size_t i = 0; i < states.size(); ++i)
+    if (states[i].array == array) return i;
+  return std::nullopt;
+}
+
 RecurrentLoop read_recurrent_loop(Program& program, int body) { return LoopReader(program, body).read(); }
 
 bool is_last_slot(const Program& program, const RecurrentLoop& loop, VarId index) {

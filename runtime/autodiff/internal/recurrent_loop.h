@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -30,6 +32,9 @@ struct RecurrentLoop {
   std::map<VarId, VarId> written;  ///< array → value that an iteration writes
   std::map<VarId, int> lag;        ///< output of a read of such an array → iterations back
   std::map<VarId, VarId> statics;  ///< outer var that the loop shrinks → var of one row for each sequence, in the caller's order
+
+  /// The state whose slots `array` holds; none: it holds no state's.
+  std::optional<std::size_t> state_of(VarId array) const;
 };
 
 /// Reads the loop whose body is block `body`: a recurrence over ragged rows in an order (DynamicRNN), or over the slots of dense tensors (StaticRNN),

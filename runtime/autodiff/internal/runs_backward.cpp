@@ -10,6 +10,7 @@
 
 #include <millrace/runtime/autodiff/internal/activity.h>
 #include <millrace/runtime/autodiff/internal/gradient_sums.h>
+#include <millrace/runtime/autodiff/internal/in_block.h>
 #include <millrace/runtime/autodiff/internal/memory_policy.h>
 #include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/ops.h>
@@ -22,25 +23,16 @@ namespace {
 using build::Var;
 using Kind = ArrayGradient::Kind;
 
-/// Makes builder calls append to another block of the program that is being built.
-template <class F>
-auto in_block(int block, F&& make) {
-  const build::BlockGuard at(build::Guard::current(), block);
-  return make();
-}
-
-VarId whole_number(Program& program, std::int64_t value) { return emit1(program, "constant", {}, {{"value", Tensor::scalar(value)}}); }
+VarId whole_number(std::int64_t value) { return build::constant(value).id(); }
 
 /// `x`, whose number of rows may change from run to run.
-VarId any_rows(Program& program, VarId x) {
-  return emit1(program, "identity", {x}, {{"varying", std::vector<std::int64_t>{0}}}, std::string(program.var(x).name));
-}
+VarId any_rows(VarId x) { return build::varying(Var::of(x), {0}).id(); }
 
 /// A loop over the runs, whose iterations are numbered from 0.
 class RunLoop {
  public:
   RunLoop(Program& program, int around) : program_(program), around_(around), block_(program.add_block(around)) {
-    index_ = carry(whole_number(program, 0), "run");
+    index_ = carry(whole_number(0), "run");
   }
 
   int block() const { return block_; }
@@ -60,7 +52,7 @@ class RunLoop {
   std::map<VarId, VarId> finish(VarId count) {
     const std::vector<VarId> params = program_.block(block_).params;
     in_block(block_, [&] {
-      next(index_, emit1(program_, "add", {index_, whole_number(program_, 1)}));
+      next(index_, emit1(program_, "add", {index_, whole_number(1)}));
       const std::size_t end = program_.block(block_).ops.size();
       Op stop{"break_if", {emit1(program_, "equal", {index_, count})}, {}, {}, {}};
       stop.inputs.insert(stop.inputs.end(), params.begin(), params.end());
@@ -116,7 +108,7 @@ class Run {
   /// An output of the iterations as rows of the run, and as an array.
   VarId rows(VarId array) const {
     if (const auto output = outputs_.find(array); output != outputs_.end()) return rnn_.outputs().at(output->second).id();
-    return emit1(program_, "pack", {array_of_state(state_of(array)), order()}, {{"level", std::int64_t{0}}});
+    return emit1(program_, "pack", {array_of_state(*loop_.state_of(array)), order()}, {{"level", std::int64_t{0}}});
   }
   VarId slots(VarId array) const { return rnn_.output_slots(outputs_.at(array)).var().id(); }
   VarId last(std::size_t state) const { return rnn_.last(*memories_.at(state)).id(); }
@@ -140,12 +132,8 @@ class Run {
   /// A memory is the read of a slot, shrunk.
   VarId read_of(std::size_t state) const { return maker(memories_.at(state)->id()).inputs[0]; }
 
-  std::size_t state_of(VarId array) const {
-    const auto found = std::find_if(loop_.states.begin(), loop_.states.end(), [&](const auto& each) { return each.array == array; });
-    return static_cast<std::size_t>(found - loop_.states.begin());
-  }
   bool is_written(VarId array, const std::vector<VarId>& outputs) const {
-    return state_of(array) < loop_.states.size() || std::find(outputs.begin(), outputs.end(), array) != outputs.end();
+    return loop_.state_of(array) || std::find(outputs.begin(), outputs.end(), array) != outputs.end();
   }
 
   void find_needed(const std::vector<Op>& ops, const std::vector<VarId>& outputs) {
@@ -181,8 +169,8 @@ class Run {
     const VarId array = op.inputs[0];
     if (!is_written(array, outputs)) return;
     const Var value = Var::of(at(op.inputs[2]));
-    if (const std::size_t state = state_of(array); state < loop_.states.size()) {
-      rnn_.update_memory(memory(state), value);
+    if (const std::optional<std::size_t> state = loop_.state_of(array)) {
+      rnn_.update_memory(memory(*state), value);
     } else {
       outputs_.emplace(array, outputs_.size());
       rnn_.output(value);
@@ -195,7 +183,7 @@ class Run {
       made = step->second;
     } else {
       if (loop_.lag.at(op.outputs[0]) == 0) refuse_recurrence("a slot that the iteration itself writes is read");
-      const std::size_t state = state_of(op.inputs[0]);
+      const std::size_t state = *loop_.state_of(op.inputs[0]);
       memory(state);
       made = read_of(state);
     }
@@ -272,7 +260,7 @@ class Runs {
       refuse_recurrence("the longest sequences do not come first");
   }
 
-  /// The ops that read what the loop writes, which read the runs' instead.
+  /// Finds the ops that read arrays of the loop: they will read those of the runs.
   void find_readers() {
     for (const auto& [array, value] : loop_.written) {
       for (const Program::Port& port : program_.outputs())
@@ -284,14 +272,14 @@ class Runs {
   }
   void take_reader(int block, const Op& op, VarId array) {
     if (block == loop_.body) return;
-    const auto state = std::find_if(loop_.states.begin(), loop_.states.end(), [&](const auto& each) { return each.array == array; });
+    const std::optional<std::size_t> state = loop_.state_of(array);
     const bool packs = block == loop_.block && op.type == "pack" && op.attributes.get_or("level", std::int64_t{0}) == 0;
-    const bool lasts = block == loop_.block && op.type == "last_rows" && state != loop_.states.end() && op.inputs[2] == state->boot;
+    const bool lasts = block == loop_.block && op.type == "last_rows" && state && op.inputs[2] == loop_.states[*state].boot;
     if (!packs && !lasts) refuse_recurrence("op " + op.type + " reads slots of '" + program_.var(array).name + "'");
     if (packs)
       packed_[array].push_back(op.outputs[0]);
     else
-      last_.emplace_back(static_cast<std::size_t>(state - loop_.states.begin()), op.outputs[0]);
+      last_.emplace_back(*state, op.outputs[0]);
   }
 
   // ---- Forward ----
@@ -301,8 +289,7 @@ class Runs {
   /// A row for each sequence, given in the caller's order, by rank.
   VarId ranked(VarId x) {
     const VarId plain = without_lod(program_, x);
-    return any_rows(program_,
-                    emit1(program_, "gather", {plain, emit1(program_, "reorder_rows", {plain, order_})}, {{"axis", std::int64_t{0}}}));
+    return any_rows(emit1(program_, "gather", {plain, emit1(program_, "reorder_rows", {plain, order_})}, {{"axis", std::int64_t{0}}}));
   }
   /// The inverse; `like`: such rows in the caller's order.
   VarId in_order(VarId x, VarId like) { return emit1(program_, "reorder_gradient", {x, like, order_}); }
@@ -312,7 +299,7 @@ class Runs {
     for (const auto& [array, x] : loop_.sources) rows[array] = run_of(x, run);
     return rows;
   }
-  VarId run_before_end(VarId index) { return emit1(program_, "sub", {emit1(program_, "sub", {count_, whole_number(program_, 1)}), index}); }
+  VarId run_before_end(VarId index) { return emit1(program_, "sub", {emit1(program_, "sub", {count_, whole_number(1)}), index}); }
 
   /// The order of the sequences alone: the slots of all iterations are not made any more.
   void make_order() {
@@ -446,27 +433,23 @@ class Runs {
     if (total == no_var)
       return emit1(program_, "constant_rows", {order_}, {{"dtype", value.dtype}, {"shape", std::move(row)}, {"value", 0.0}});
     row.insert(row.begin(), 0);  // as many rows as there are
-    return any_rows(program_, emit1(program_, "reshape", {ranked(total)}, {{"shape", std::move(row)}}));
+    return any_rows(emit1(program_, "reshape", {ranked(total)}, {{"shape", std::move(row)}}));
   }
 
   void backward_of_run(RunLoop& runs, const std::vector<VarId>& states) {
     const VarId slot = run_before_end(runs.index());
     std::vector<VarId> begin;
     for (const VarId kept : kept_) begin.push_back(emit1(program_, "tensor_array_read", {kept, slot}));
-    // The gradients of what a state's array holds go to the state of the run; other arrays are outputs of it.
+    // Gradients of a state's array go to the state of the run. Other arrays are outputs of it.
     std::vector<VarId> outputs;
-    const auto state_of = [&](VarId array) {
-      return std::find_if(loop_.states.begin(), loop_.states.end(), [&](const auto& each) { return each.array == array; }) -
-             loop_.states.begin();
-    };
     for (const auto& [array, value] : loop_.written)
-      if (arrays_.contains(array) && std::cmp_equal(state_of(array), states.size())) outputs.push_back(array);
+      if (arrays_.contains(array) && !loop_.state_of(array)) outputs.push_back(array);
     const Run run(program_, loop_, sources_of(runs.index()), begin, outputs);
     ArrayGradients gradients;
     for (const auto& [array, value] : loop_.written) {
       if (!arrays_.contains(array)) continue;
-      const auto state = static_cast<std::size_t>(state_of(array));
-      const VarId here = state < states.size() ? run.array_of_state(state) : run.slots(array);
+      const std::optional<std::size_t> state = loop_.state_of(array);
+      const VarId here = state ? run.array_of_state(*state) : run.slots(array);
       for (const ArrayGradient& each : arrays_.at(array))
         if (each.kind == Kind::packed) gradients[here].push_back({Kind::packed, run_of(each.var, runs.index()), no_var, run.order()});
     }
@@ -521,12 +504,12 @@ class Runs {
     runs.next(made.total, emit1(program_, "add_row_products", std::move(inputs)));
     return made;
   }
-  /// −0, since −0 and a term are that term; without any rows 0.
+  /// The beginning of a sum: −0, to which a term adds its own bits; 0 where there are no rows at all.
   VarId begin_of_sum(VarType type) {
     if (zero_ == no_var) {
       const VarId rows = without_lod(program_, loop_.sources.begin()->second);
       const VarId count = emit1(program_, "shape", {rows}, {{"start", std::int64_t{0}}, {"end", std::int64_t{1}}});
-      const VarId none = build::equal(Var::of(count), Var::of(whole_number(program_, 0))).id();
+      const VarId none = build::equal(Var::of(count), Var::of(whole_number(0))).id();
       const auto constant = [&](double value) { return build::constant(number(type.dtype, value)).id(); };
       zero_ = emit1(program_, "where", {none, constant(0.0), constant(-0.0)});
     }
@@ -548,7 +531,7 @@ class Runs {
   VarId no_rows(VarId like) {
     std::vector<std::int64_t> extents = row_extents(program_.var(like).type, like);
     extents.insert(extents.begin(), 0);
-    return any_rows(program_, build::constant(Tensor(program_.var(like).type.dtype, DDim(extents))).id());
+    return any_rows(build::constant(Tensor(program_.var(like).type.dtype, DDim(extents))).id());
   }
   std::vector<std::int64_t> row_extents(const VarType& type, VarId of) const {
     std::vector<std::int64_t> extents;

@@ -27,7 +27,7 @@ struct DenseLoop {
   LoopForm form;
 };
 
-/// Finds such loops, and takes out what was around them.
+/// Finds such loops. Takes out the arrays and counts around a loop whose place an op has taken.
 class DenseLoops {
  public:
   explicit DenseLoops(Program& program);

@@ -28,21 +28,11 @@ class WindowCopy {
       taps_ *= axis.taps;
       places_ *= axis.places;
     }
-    // Of the last axis: the first and past the last place at which each tap lies inside.
     const WindowAxis& last = axes_.back();
-    for (std::int64_t tap = 0; tap < last.taps; ++tap) {
-      const std::int64_t start = tap * last.dilation - last.before;
-      const std::int64_t first = start >= 0 ? 0 : (last.stride - 1 - start) / last.stride;
-      const std::int64_t past = start >= last.extent ? 0 : (last.extent - 1 - start) / last.stride + 1;
-      seen_.push_back({std::min(first, last.places), std::min(past, last.places), start});
-    }
-    // And the taps that lie inside at each place, where there are few.
-    for (std::int64_t place = 0; place < last.places && last.places <= few_places; ++place) {
-      const std::int64_t start = place * last.stride - last.before;
-      const std::int64_t first = start >= 0 ? 0 : (last.dilation - 1 - start) / last.dilation;
-      const std::int64_t past = start >= last.extent ? 0 : (last.extent - 1 - start) / last.dilation + 1;
-      inside_.push_back({std::min(first, last.taps), std::min(past, last.taps), start});
-    }
+    for (std::int64_t tap = 0; tap < last.taps; ++tap)
+      seen_.push_back(inside(tap * last.dilation - last.before, last.stride, last.extent, last.places));
+    for (std::int64_t place = 0; place < last.places && last.places <= few_places; ++place)
+      inside_.push_back(inside(place * last.stride - last.before, last.dilation, last.extent, last.taps));
   }
 
   void operator()(std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) const {
@@ -53,63 +43,62 @@ class WindowCopy {
   /// The most places of the last axis that are filled one after another, each for all channels: a loop over them would be too short.
   static constexpr std::int64_t few_places = 8;
 
-  struct Seen {
+  /// The elements of a line `start`, `start` + `step`, … that lie inside it: from number `first` to number `past`.
+  struct Inside {
     std::int64_t first, past, start;
   };
+  static Inside inside(std::int64_t start, std::int64_t step, std::int64_t extent, std::int64_t count) {
+    const std::int64_t first = start >= 0 ? 0 : (step - 1 - start) / step;
+    const std::int64_t past = start >= extent ? 0 : (extent - 1 - start) / step + 1;
+    return {std::min(first, count), std::min(past, count), start};
+  }
   template <class T>
   void run(const RowView& from, const RowView& to, std::int64_t rows) const {
     for (std::int64_t row = 0; row < rows; ++row) {
       T* out = to.row<T>(row);
       std::fill_n(out, places_ * channels_ * taps_, T{0});
       if (!inside_.empty()) {
-        across(0, from.row<T>(row), plane_, out, taps_, places_);
+        walk(0, from.row<T>(row), plane_, out, taps_, places_, [this](const T* line, T* place) { fill_places(line, place); });
         continue;
       }
       for (std::int64_t channel = 0; channel < channels_; ++channel, out += taps_)
-        along(0, from.row<T>(row) + channel * plane_, plane_, out, taps_, places_);
+        walk(0, from.row<T>(row) + channel * plane_, plane_, out, taps_, places_, [this](const T* line, T* tap) { fill_taps(line, tap); });
     }
   }
-  /// The taps of the axes from `axis` on that lie inside: `plane`, `taps` and `places` are those of these axes.
-  template <class T>
-  void along(std::size_t axis, const T* from, std::int64_t plane, T* to, std::int64_t taps, std::int64_t places) const {
+  /// Calls `fill` with each line of the last axis and its place in the output, for the taps of the axes from `axis` on that lie inside: `plane`, `taps` and
+  /// `places` are those of these axes.
+  template <class T, class Fill>
+  void walk(std::size_t axis, const T* from, std::int64_t plane, T* to, std::int64_t taps, std::int64_t places, const Fill& fill) const {
+    if (axis + 1 == axes_.size()) return fill(from, to);
     const WindowAxis& at = axes_[axis];
-    if (axis + 1 == axes_.size()) {
-      const std::int64_t step = channels_ * taps_;
-      for (std::int64_t tap = 0; tap < at.taps; ++tap) {
-        const auto [first, past, start] = seen_[static_cast<std::size_t>(tap)];
-        const T* element = from + start + first * at.stride;
-        T* place = to + first * step + tap;
-        for (std::int64_t i = first; i < past; ++i, element += at.stride, place += step) *place = *element;
-      }
-      return;
-    }
     plane /= at.extent;
     taps /= at.taps;
     places /= at.places;
     const std::int64_t step = places * channels_ * taps_;
     for (std::int64_t tap = 0; tap < at.taps; ++tap)
       for (std::int64_t place = 0, i = tap * at.dilation - at.before; place < at.places; ++place, i += at.stride)
-        if (i >= 0 && i < at.extent) along(axis + 1, from + i * plane, plane, to + place * step + tap * taps, taps, places);
+        if (i >= 0 && i < at.extent) walk(axis + 1, from + i * plane, plane, to + place * step + tap * taps, taps, places, fill);
   }
-  /// `along`, for all channels.
+  /// Tap by tap, for one channel.
   template <class T>
-  void across(std::size_t axis, const T* from, std::int64_t plane, T* to, std::int64_t taps, std::int64_t places) const {
-    const WindowAxis& at = axes_[axis];
-    if (axis + 1 == axes_.size()) {
-      const std::int64_t step = channels_ * taps_;
-      for (std::int64_t place = 0; place < at.places; ++place, to += step) {
-        const auto [first, past, start] = inside_[static_cast<std::size_t>(place)];
-        if (first < past) each_channel(from + start + first * at.dilation, past == first + 1 ? 1 : at.dilation, to + first, past - first);
-      }
-      return;
+  void fill_taps(const T* from, T* to) const {
+    const WindowAxis& at = axes_.back();
+    const std::int64_t step = channels_ * taps_;
+    for (std::int64_t tap = 0; tap < at.taps; ++tap) {
+      const auto [first, past, start] = seen_[static_cast<std::size_t>(tap)];
+      const T* element = from + start + first * at.stride;
+      T* place = to + first * step + tap;
+      for (std::int64_t i = first; i < past; ++i, element += at.stride, place += step) *place = *element;
     }
-    plane /= at.extent;
-    taps /= at.taps;
-    places /= at.places;
-    const std::int64_t step = places * channels_ * taps_;
-    for (std::int64_t tap = 0; tap < at.taps; ++tap)
-      for (std::int64_t place = 0, i = tap * at.dilation - at.before; place < at.places; ++place, i += at.stride)
-        if (i >= 0 && i < at.extent) across(axis + 1, from + i * plane, plane, to + place * step + tap * taps, taps, places);
+  }
+  /// Place by place, for all channels.
+  template <class T>
+  void fill_places(const T* from, T* to) const {
+    const WindowAxis& at = axes_.back();
+    for (std::int64_t place = 0; place < at.places; ++place, to += channels_ * taps_) {
+      const auto [first, past, start] = inside_[static_cast<std::size_t>(place)];
+      if (first < past) each_channel(from + start + first * at.dilation, past == first + 1 ? 1 : at.dilation, to + first, past - first);
+    }
   }
   /// `count` taps of each channel, `dilation` apart.
   template <class T>
@@ -128,8 +117,8 @@ class WindowCopy {
   }
 
   std::vector<WindowAxis> axes_;
-  std::vector<Seen> seen_;    // by tap
-  std::vector<Seen> inside_;  // by place; empty where there are more than a few
+  std::vector<Inside> seen_;    // places of the last axis, by tap
+  std::vector<Inside> inside_;  // taps, by place; empty where there are more than a few places
   std::int64_t channels_, plane_ = 1, taps_ = 1, places_ = 1;
   std::size_t bytes_;
 };
