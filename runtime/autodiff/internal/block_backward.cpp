@@ -10,6 +10,7 @@
 #include <millrace/runtime/autodiff/internal/in_block.h>
 #include <millrace/runtime/autodiff/internal/memory_policy.h>
 #include <millrace/runtime/autodiff/internal/recurrence_backward.h>
+#include <millrace/runtime/autodiff/internal/runs_backward.h>
 #include <millrace/runtime/autodiff/internal/segment_loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/program/op_registry.h>
@@ -67,7 +68,7 @@ void BlockBackward::walk(const std::vector<Op>& ops) {
       visit_while(*op);
     else if (op->type == "if")
       visit_if(*op);
-    else if (op->type != "break_if" && !visit_array(*op) && !visit_rows(*op))
+    else if (op->type != "break_if" && !visit_array(*op) && !visit_rows(*op) && !visit_runs(*op))
       sums_.visit(*op);
   }
 }
@@ -179,6 +180,11 @@ bool BlockBackward::visit_array(const Op& op) {
     }
     return true;
   }
+  if (op.type == "join_runs") {
+    if (active(op.inputs[0]) && has(op.outputs[0]))
+      add_array(op.inputs[0], {Kind::list, emit1(program(), "join_runs_gradient", {sum(op.outputs[0]), op.inputs[0], op.inputs[1]})});
+    return true;
+  }
   if (op.type == "tensor_array_unstack") {
     if (active(op.inputs[0]) && has_array(op.outputs[0]) && !stacked_gradient(op))
       add(op.inputs[0], emit1(program(), "unstack_gradient", {list(op.outputs[0]), op.inputs[0]}, op.attributes));
@@ -248,12 +254,16 @@ bool BlockBackward::visit_list(const Op& op) {
     return true;
   }
   const bool lists = op.type == "add_slot_gradient" || op.type == "sum_slot_gradients" || op.type == "slot_gradients_of" ||
-                     op.type == "slot_gradients_to_array" || op.type == "concat_gradient";
+                     op.type == "slot_gradients_to_array" || op.type == "concat_gradient" || op.type == "join_runs_gradient";
   if (!lists) return false;
   if (!has_list(op.outputs[0])) return true;
   const VarId given = list(op.outputs[0]);
   if (op.type == "concat_gradient") {
     if (active(op.inputs[0])) add(op.inputs[0], emit1(program(), "tensor_array_concat", {as_array(given, op.inputs[1])}));
+    return true;
+  }
+  if (op.type == "join_runs_gradient") {
+    if (active(op.inputs[0])) add(op.inputs[0], emit1(program(), "join_runs", {as_array(given, op.inputs[1]), op.inputs[2]}));
     return true;
   }
   if (op.type == "add_slot_gradient" && active(op.inputs[2]))
@@ -400,9 +410,14 @@ void BlockBackward::visit_while(const Op& op) {
   const int body = body_of(op);
   if (!wanted(op, body) || visit_recurrence(op, body)) return;
   const MemoryPolicy memory = policy_of(op);
+  const bool of_runs = goes_over_runs(program(), body);
+  if (memory.kind == MemoryPolicy::Kind::truncate && of_runs)
+    refuse(op,
+           "recompute has cut the loop into runs of iterations, which truncate does not take: truncate it in the first call, or keep it "
+           "there");
   if (memory.kind == MemoryPolicy::Kind::truncate && memory.k1 != memory.k2)
     refuse(op, "memory policy truncate with other k2 than k1 is there for recurrences over ragged rows");
-  if (memory.kind != MemoryPolicy::Kind::recompute || op.attributes.has("segment")) return visit_any_while(op, body);
+  if (memory.kind != MemoryPolicy::Kind::recompute || op.attributes.has("segment") || of_runs) return visit_any_while(op, body);
   const Op outer = segment_loop(program(), body, memory.every, transform_.active);
   visit_any_while(outer, body_of(outer));
 }

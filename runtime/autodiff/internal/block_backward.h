@@ -86,6 +86,10 @@ class BlockBackward {
   void visit_reorder_steps(const Op& op);
   void visit_last_rows(const Op& op);
   bool visit_rows(const Op& op);
+  /// Ops of which `recompute` makes loops over runs (runs_backward.h), for another loss and for second derivatives.
+  bool visit_runs(const Op& op);
+  void visit_whole_blocks(const Op& op);
+  void visit_row_products(const Op& op);
   VarId gather(VarId x, VarId rows);
 
   // ---- Blocks ----

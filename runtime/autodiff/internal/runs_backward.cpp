@@ -565,4 +565,9 @@ LoopGradients runs_backward(Program& program, const std::set<VarId>& active, con
   return Runs(program, active, loop, arrays, live, memory).build();
 }
 
+bool goes_over_runs(const Program& program, int body) {
+  const std::vector<Op>& ops = program.block(body).ops;
+  return std::any_of(ops.begin(), ops.end(), [](const Op& op) { return op.type == "sequence_run"; });
+}
+
 }  // namespace millrace::autodiff

@@ -21,4 +21,7 @@ namespace millrace::autodiff {
 LoopGradients runs_backward(Program& program, const std::set<VarId>& active, const RecurrentLoop& loop, const ArrayGradients& arrays,
                             const std::vector<bool>& live, const MemoryPolicy& memory);
 
+/// Whether a loop, given by its body, is one over runs that `runs_backward` has made.
+bool goes_over_runs(const Program& program, int body);
+
 }  // namespace millrace::autodiff

@@ -208,6 +208,14 @@ task<void> run_join_runs(OpContext& context) {
   context.set(0, std::move(rows));
 }
 
+task<void> run_join_runs_gradient(OpContext& context) {
+  const Tensor gradient = context.tensor(0);
+  const TensorArray array = context.in(1).array();
+  const SequenceOrder order = context.in(2).order();
+  co_await await_end(array);
+  context.set(0, TensorList(co_await split_runs(gradient, array, order, context.stream())));
+}
+
 task<void> run_reorder_steps(OpContext& context) {
   const TensorArray array = context.in(0).array();
   const SequenceOrder from = context.in(1).order();
@@ -332,6 +340,7 @@ constexpr AsyncOp async_ops[] = {
     {"pack", run_pack, any_undecided},
     {"restore_lod_tensor_from_timesteps", run_pack, any_undecided},
     {"join_runs", run_join_runs, any_undecided},
+    {"join_runs_gradient", run_join_runs_gradient, always},
     {"reorder_steps", run_reorder_steps, any_undecided},
     {"last_rows", run_last_rows, any_undecided},
     {"slot_gradients_of", run_slot_gradients_of, any_undecided},

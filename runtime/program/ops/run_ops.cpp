@@ -2,9 +2,12 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include <millrace/kernels/binary.h>
 #include <millrace/kernels/concat.h>
+#include <millrace/kernels/fill.h>
 #include <millrace/kernels/gather.h>
 #include <millrace/kernels/gemm.h>
 #include <millrace/kernels/reduce.h>
@@ -86,27 +89,67 @@ void infer_run(InferContext& context) {
   context.result(other_rows(context, 0, 1));
 }
 
-void run_run(OpContext& run) {
-  const LoDTensor& x = run.in(0).tensor();
-  const SequenceOrder& order = run.in(1).order();
-  if (x.lod() != order.lod())
-    throw LoDError("sequence_run: expected the sequences of the " + order.to_string() + ", found " + x.to_string());
-  const std::int64_t every = run_length(run.op().attributes, order);
-  const std::int64_t index = run.tensor(2).item_int();
+/// The rows of a run, by rank, and how many are of each sequence.
+std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> rows_of_run(const SequenceOrder& order, std::int64_t every,
+                                                                            std::int64_t index) {
   if (index < 0) throw IndexError("sequence_run: expected a run of 0 or more, found " + std::to_string(index));
   const std::int64_t behind = checked_mul(index, every);
   std::vector<std::int64_t> rows, lengths;
   for (std::size_t rank = 0; rank < order.permutation().size(); ++rank) {
     const std::int64_t length = order.lengths()[rank];
     const std::int64_t end = std::max<std::int64_t>(0, length - behind), begin = std::max<std::int64_t>(0, end - every);
-    const std::int64_t first = x.lod().offsets(0)[static_cast<std::size_t>(order.permutation()[rank])];
+    const std::int64_t first = order.lod().offsets(0)[static_cast<std::size_t>(order.permutation()[rank])];
     for (std::int64_t t = begin; t < end; ++t) rows.push_back(first + (order.reversed() ? length - end + (t - begin) : t));
     lengths.push_back(end - begin);
   }
+  return {std::move(rows), std::move(lengths)};
+}
+
+void run_run(OpContext& run) {
+  const LoDTensor& x = run.in(0).tensor();
+  const SequenceOrder& order = run.in(1).order();
+  if (x.lod() != order.lod())
+    throw LoDError("sequence_run: expected the sequences of the " + order.to_string() + ", found " + x.to_string());
+  const auto [rows, lengths] = rows_of_run(order, run_length(run.op().attributes, order), run.tensor(2).item_int());
   run.set(0, LoDTensor(gather_rows(x.tensor(), rows, run.stream()), LoD::from_lengths({lengths})));
 }
 
-// ---- join_runs: run by array_ops.cpp ----
+// ---- sequence_run_gradient ----
+
+void infer_run_gradient(InferContext& context) {
+  expect_order(context, 2);
+  expect_every(context);
+  expect_index(context, 3);
+  expect_scalar(context, 3);
+  expect_same_dtype(context, 0, 1);
+  context.result(tensor_type(context.tensor(1).dtype, context.tensor(1).shape));
+}
+
+/// Zeros in the rows of other runs.
+void run_run_gradient(OpContext& run) {
+  const SequenceOrder& order = run.in(2).order();
+  const Tensor &gradient = run.tensor(0), &x = run.tensor(1);
+  const auto [rows, lengths] = rows_of_run(order, run_length(run.op().attributes, order), run.tensor(3).item_int());
+  if (gradient.dims().rank() == 0 || gradient.dim(0) != std::ssize(rows) || x.dim(0) != order.lod().rows())
+    throw ShapeError("sequence_run_gradient: expected " + std::to_string(rows.size()) + " rows of a run of the " + order.to_string() +
+                     ", found " + gradient.to_string() + " and " + x.to_string());
+  Tensor made = full(x.dims(), 0, x.dtype(), run.stream());
+  scatter_rows(gradient, rows, made, run.stream());
+  run.set(0, std::move(made));
+}
+
+// ---- join_runs and its gradient: run by array_ops.cpp ----
+
+void infer_join_gradient(InferContext& context) {
+  const VarType& slot = slot_type(context, 1);
+  expect_order(context, 2);
+  if (context.tensor(0).dtype != slot.dtype)
+    throw ProgramError("expected one dtype, found " + context.describe(0) + " and " + context.describe(1));
+  if (slot.lod_depth != 1) throw ProgramError("expected slots of rows with one level of LoD, found " + context.describe(1));
+  context.result(VarType::list_of(
+      slot.shape ? VarType(slot.dtype, DDim(std::vector<std::int64_t>(static_cast<std::size_t>(slot.rank()), DDim::unknown)))
+                 : VarType::unranked(slot.dtype)));
+}
 
 void infer_join(InferContext& context) {
   const VarType& slot = slot_type(context, 0);
@@ -190,7 +233,11 @@ void add_run_ops(OpRegistry& registry) {
   OpDef run = op_of("sequence_run", {"X", "Order", "Run"}, {"Out"}, infer_run, run_run, {"every"});
   run.host_inputs = {2};
   registry.add(std::move(run));
+  OpDef back = op_of("sequence_run_gradient", {"Gradient", "X", "Order", "Run"}, {"Out"}, infer_run_gradient, run_run_gradient, {"every"});
+  back.host_inputs = {3};
+  registry.add(std::move(back));
   registry.add(op_of("join_runs", {"Array", "Order"}, {"Out"}, infer_join, nullptr));
+  registry.add(op_of("join_runs_gradient", {"Gradient", "Array", "Order"}, {"Out"}, infer_join_gradient, nullptr));
   registry.add(op_of("whole_blocks", {"Left", "Rows"}, {"Blocks", "Rest"}, infer_blocks, run_blocks));
   registry.add(op_of("add_row_products", {"Sum", "B", "A?"}, {"Out"}, infer_add_products, run_add_products));
   registry.cut_gradients({"sequence_order", "run_count"});

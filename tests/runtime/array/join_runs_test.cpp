@@ -43,6 +43,21 @@ TEST_CASE("runs of an order from the ends of sequences are joined from their end
   CHECK(made.tensor().to_vector<float>() == Rows{0, 1, 2, 3, 4, 5, 6, 7});
 }
 
+TEST_CASE("sequences are cut into the runs that they were joined of, from either end") {
+  CpuDevice cpu;
+  for (const bool reversed : {false, true}) {
+    CAPTURE(reversed);
+    const SequenceOrder order(lod, 0, true, reversed);
+    const std::vector<LoDTensor> of =
+        reversed ? std::vector<LoDTensor>{run_of({7}, {1, 0, 0}), run_of({5, 6, 2}, {2, 1, 0}), run_of({3, 4, 0, 1}, {2, 2, 0})} : runs;
+    const LoDTensor whole = run_fifo(join_runs(slots(of), order, cpu.stream(0)));
+    const std::vector<Tensor> made = run_fifo(split_runs(whole.tensor(), slots(of), order, cpu.stream(0)));
+    REQUIRE(made.size() == of.size());
+    for (std::size_t i = 0; i < of.size(); ++i) CHECK(made[i].to_vector<float>() == of[i].tensor().to_vector<float>());
+    CHECK_THROWS_AS(run_fifo(split_runs(whole.tensor().rows(0, 7), slots(of), order, cpu.stream(0))), ShapeError);
+  }
+}
+
 TEST_CASE("runs of other sequences, too few rows, and no runs are refused with both sides") {
   CpuDevice cpu;
   const SequenceOrder order(lod, 0, true);

@@ -416,6 +416,65 @@ TEST_CASE("a cell written by hand, whose values have several readers, has the bi
   }
 }
 
+/// Gradients of two losses of one recurrence, by a call for each.
+Program two_losses(const MemoryPolicy& first, const MemoryPolicy& second) {
+  Program program;
+  VarId losses[2];
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f64, {DDim::unknown, 3}, 1)), boot = input("boot", VarType(DType::f64, {DDim::unknown, 2}));
+    const Var w = input("w", VarType(DType::f64, {3, 2})), u = input("u", VarType(DType::f64, {2, 2})),
+              b = input("b", VarType(DType::f64, {2}));
+    DynamicRNN rnn;
+    Var h;
+    {
+      const auto block = rnn.block();
+      const Var x_t = rnn.step_input(x);
+      h = rnn.memory(boot);
+      const Var next = tanh(matmul(x_t, w) + matmul(h, u) + b);
+      rnn.update_memory(h, next);
+      rnn.output(next);
+      rnn.output(next * sigmoid(matmul(x_t, w)));
+    }
+    const Var y = drop_lod(rnn.outputs()[0]), z = drop_lod(rnn.outputs()[1]), last = rnn.last(h);
+    losses[0] = sum(y * y).id();
+    losses[1] = (sum(exp(z)) + sum(last * last)).id();
+  }
+  for (const int i : {0, 1}) {
+    BackwardOptions options;
+    options.memory = i == 0 ? first : second;
+    for (const Program::Port& port : program.inputs()) options.with_respect_to.push_back(port.var);
+    for (const Gradient& each : append_backward(program, losses[i], options))
+      program.add_output(std::to_string(i) + program.var(each.var).name, each.gradient);
+  }
+  return program;
+}
+
+TEST_CASE("a recurrence that is cut into runs has gradients of another loss by a second call, those of keep to rounding") {
+  Random random(15);
+  const LoD lod = LoD::from_lengths({{5, 0, 13, 1, 13}});
+  const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), 3}, 1, DType::f64), lod)},
+                    {"boot", random_tensor(random, {5, 2}, 1, DType::f64)},
+                    {"w", random_tensor(random, {3, 2}, 1, DType::f64)},
+                    {"u", random_tensor(random, {2, 2}, 1, DType::f64)},
+                    {"b", random_tensor(random, {2}, 1, DType::f64)}};
+  const RunResult kept = on_cpu(two_losses({}, {}), feeds);
+  for (const std::int64_t every : {0, 1, 4, 100})
+    for (const MemoryPolicy& second : {MemoryPolicy(), spill, recompute(0), recompute(3)}) {
+      CAPTURE(every);
+      const RunResult made = on_cpu(two_losses(recompute(every), second), feeds);
+      for (const char* name : {"0x", "0boot", "0w", "0u", "0b", "1x", "1boot", "1w", "1u", "1b"}) {
+        CAPTURE(name);
+        const std::vector<double> wanted = kept[name].tensor().to_vector<double>(), found = made[name].tensor().to_vector<double>();
+        if (name[0] == '0') CHECK(found == wanted);
+        REQUIRE(found.size() == wanted.size());
+        for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i] == doctest::Approx(wanted[i]).epsilon(1e-12));
+      }
+    }
+  CHECK_THROWS_WITH_AS(two_losses(recompute(4), {Kind::truncate, 0, 2, 2}), doctest::Contains("recompute has cut the loop into runs"),
+                       UnsupportedError);
+}
+
 /// v ← tanh(v·w + v) for `steps` iterations over rows of 64.
 Program long_loop(const MemoryPolicy& memory, std::int64_t steps) {
   Program program;

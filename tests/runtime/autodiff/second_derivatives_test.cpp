@@ -282,8 +282,19 @@ TEST_CASE("a second derivative of slots that an inner loop reads and the loop ar
                        doctest::Contains("is read in an inner loop or branch"), UnsupportedError);
 }
 
-TEST_CASE("a second derivative of a recurrence that recompute has cut into runs is refused") {
-  CHECK_THROWS_AS(twice(ragged, VarType(DType::f64, {DDim::unknown, width}, 1), {MemoryPolicy::Kind::recompute, 2}), UnsupportedError);
+TEST_CASE("second derivatives of a recurrence that recompute has cut into runs equal central differences of the first") {
+  const VarType type(DType::f64, {DDim::unknown, width}, 1);
+  const LoD lod = LoD::from_lengths({{3, 0, 1, 5}});
+  for (const std::int64_t every : {0, 1, 2}) {
+    CAPTURE(every);
+    const Program program = twice(ragged, type, {MemoryPolicy::Kind::recompute, every});
+    for (const std::uint64_t seed : seeds(2)) {
+      INFO("seed ", seed);
+      Random random(seed);
+      const LoDTensor x(random_tensor(random, {lod.rows(), width}, 1, DType::f64), lod);
+      expect_gradients(program, feeds_of(random, x), {"x", "w", "u", "b"}, {.at_most = 6, .seed = seed});
+    }
+  }
 }
 
 }  // namespace

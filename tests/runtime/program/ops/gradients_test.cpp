@@ -571,9 +571,10 @@ TEST_CASE("every op has a gradient rule, or cuts gradients, or stands here and o
       {"append_backward refuses it by name: other ops read and write slots one by one",
        {"tensor_array_append", "tensor_array_gather", "tensor_array_scatter"}},
       {"it is a part of a loop's backward",
-       {"add_slot_gradient", "boot_gradient", "concat_gradient", "last_rows_gradient", "last_rows_of", "no_slot_gradients",
-        "reorder_gradient", "shrink_gradient", "slot_gradient", "slot_gradients_of", "slot_gradients_to_array", "sum_slot_gradients",
-        "unpack_as", "unstack_gradient", "sequence_run", "join_runs", "whole_blocks", "add_row_products"}},
+       {"add_slot_gradient",       "boot_gradient",      "concat_gradient",    "last_rows_gradient", "last_rows_of",
+        "no_slot_gradients",       "reorder_gradient",   "shrink_gradient",    "slot_gradient",      "slot_gradients_of",
+        "slot_gradients_to_array", "sum_slot_gradients", "unpack_as",          "unstack_gradient",   "sequence_run",
+        "sequence_run_gradient",   "join_runs",          "join_runs_gradient", "whole_blocks",       "add_row_products"}},
       {"values of lists and optionals have no gradient",
        {"list_of", "list_insert", "list_erase", "list_at", "list_length", "list_split", "list_concat", "list_stack", "optional_of",
         "optional_get", "optional_has"}}};

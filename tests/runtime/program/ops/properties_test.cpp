@@ -226,7 +226,7 @@ TEST_CASE("every op says how it treats rows and has a rule for many sequences, b
       "add_slot_gradient", "boot_gradient", "concat_gradient", "last_rows_gradient", "last_rows_of", "no_slot_gradients",
       "reorder_gradient", "reorder_rows", "reorder_steps", "run_rows", "shrink_gradient", "shrink_rows", "slot_gradient",
       "slot_gradients_of", "slot_gradients_to_array", "sum_slot_gradients", "unpack_as", "unstack_gradient", "sequence_order", "run_count",
-      "sequence_run", "join_runs", "whole_blocks", "add_row_products"};
+      "sequence_run", "sequence_run_gradient", "join_runs", "join_runs_gradient", "whole_blocks", "add_row_products"};
   const std::set<std::string> decoding{"crf_decoding",     "linear_chain_crf",  "ctc_greedy",       "ctc_beam_search",
                                        "edit_distance",    "beam_search_start", "beam_search_step", "sample_tokens",
                                        "ctc_align",        "ctc_loss",          "gather_tree",      "linear_chain_crf_gradient",

@@ -467,6 +467,19 @@ TEST_CASE("runs of iterations end with their sequences, longest sequences first"
   check(run(2, 0, true), {3, 4, 0, 1}, "[[2,2,0]]");
   check(run(2, 2, true), {7}, "[[1,0,0]]");
   check(run(0, 0, false), {5, 6, 7, 0, 1, 2}, "[[3,3,0]]");  // ⌈√5⌉ of them
+  const auto back = [&](std::int64_t index, bool reverse) {
+    return run_on(
+               {x},
+               [&](const auto& in) {
+                 const build::Var order = build::call1("sequence_order", {in[0]}, {{"reverse", reverse}});
+                 const build::Var part = build::call1("sequence_run", {in[0], order, build::constant(index)}, {{"every", std::int64_t{2}}});
+                 return build::call1("sequence_run_gradient", {part, in[0], order, build::constant(index)}, {{"every", std::int64_t{2}}});
+               })
+        .tensor()
+        .to_vector<float>();
+  };
+  CHECK(back(1, false) == Floats{0, 0, 0, 0, 4, 5, 0, 0});
+  CHECK(back(0, true) == Floats{0, 1, 0, 3, 4, 0, 0, 0});
   const auto count = [](const LoDTensor& of, std::int64_t every) {
     return run_on({of},
                   [&](const auto& in) { return build::call1("run_count", {build::call1("sequence_order", {in[0]})}, {{"every", every}}); })
