@@ -10,7 +10,7 @@ namespace millrace {
 
 Tensor map_bytes(const Tensor& table, const Tensor& x, StreamRef stream) {
   internal::check_device_places("map_bytes", stream, {&table, &x});
-  if (internal::on_cuda(stream.place())) throw PlaceError("map_bytes: expected host memory, found " + x.to_string());
+  internal::check_host("map_bytes", stream, x);
   if (table.dtype() != DType::u8) internal::check_dtype("map_bytes", "the table", table, DType::i8);
   if (x.dtype() != DType::u8) internal::check_dtype("map_bytes", "x", x, DType::i8);
   internal::check_dims("map_bytes", "the table", table, DDim{256});

@@ -12,7 +12,7 @@ namespace millrace {
 
 Tensor sum_bytes(const Tensor& x, std::int64_t zero, int axes, bool keepdims, StreamRef stream) {
   internal::check_device_places("sum_bytes", stream, {&x});
-  if (internal::on_cuda(stream.place())) throw PlaceError("sum_bytes: expected host memory, found " + x.to_string());
+  internal::check_host("sum_bytes", stream, x);
   if (x.dtype() != DType::u8) internal::check_dtype("sum_bytes", "x", x, DType::i8);
   if (axes < 1 || axes > x.rank())
     throw ShapeError("sum_bytes: expected one of the axes or more of " + x.to_string() + ", found " + std::to_string(axes));

@@ -41,7 +41,7 @@ void check(const FilterDesc& desc, const Tensor& x, const Tensor& past, const Te
 Filtered causal_filter(const FilterDesc& desc, const Tensor& x, const Tensor& past, const Tensor& weights, const Tensor* bias,
                        StreamRef stream) {
   internal::check_device_places(name, stream, {&x, &past, &weights, bias});
-  if (internal::on_cuda(stream.place())) throw PlaceError(std::string(name) + ": expected host memory, found " + x.to_string());
+  internal::check_host(name, stream, x);
   check(desc, x, past, weights, bias);
   if (desc.sequences == 2) {  // vectors lie along places or channels
     const FilterDesc other{1, 0, 2, desc.delays};

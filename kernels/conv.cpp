@@ -44,7 +44,7 @@ DDim internal::conv_dims(const ConvDesc& desc, const Tensor& x, const Tensor& we
     internal::check_same_dtype("conv", x, *bias);
     internal::check_dims("conv", "bias", *bias, DDim{weights.dim(0)});
   }
-  if (internal::on_cuda(stream.place())) throw PlaceError("conv: expected host memory, found " + x.to_string());
+  internal::check_host("conv", stream, x);
   DDim dims{x.dim(0), weights.dim(0)};
   for (int axis = 2; axis < rank; ++axis)
     dims = dims.inserted(axis, ConvDesc::out_extent(desc.axes[static_cast<std::size_t>(axis - 2)], x.dim(axis), weights.dim(axis)));

@@ -66,7 +66,7 @@ PackedConvInteger pack_conv_integer(const ConvDesc& desc, const Tensor& weights,
 Tensor conv_integer(const PackedConvInteger& weights, const Tensor& x, const Tensor& zero, const ConvIntegerSteps& steps,
                     StreamRef stream) {
   internal::check_device_places("conv_integer", stream, {&x, &zero});
-  if (internal::on_cuda(stream.place())) throw PlaceError("conv_integer: expected host memory, found " + x.to_string());
+  internal::check_host("conv_integer", stream, x);
   if (x.dtype() != DType::u8) internal::check_dtype("conv_integer", "x", x, DType::i8);
   internal::check_dtype("conv_integer", "the zero of x", zero, x.dtype());
   if (zero.elements() != 1) throw ShapeError("conv_integer: expected one zero, found " + zero.to_string());

@@ -33,7 +33,6 @@ bool is_one_kernel(const Tensor& x, StreamRef stream) {
 
 /// Checks labels on the host, where the kernels of other dtypes do not.
 void check_labels(const Tensor& labels, std::int64_t classes, std::int64_t ignore, StreamRef stream) {
-  if (!stream.place().is_cpu()) return;
   launch(TensorRefs<1>{&labels}, TensorRefs<0>{}, [=](ThreadTeam&) { cpu::check_labels(labels, classes, ignore); }, stream);
 }
 
@@ -54,7 +53,7 @@ Tensor cross_entropy(const Tensor& x, const Tensor& labels, std::int64_t ignore,
   internal::check_device_places(name, stream, {&x, &labels});
   check(name, x, labels);
   if (!is_one_kernel(x, stream)) {
-    check_labels(labels, x.dim(1), ignore, stream);
+    if (stream.place().is_cpu()) check_labels(labels, x.dim(1), ignore, stream);
     const Tensor column = labels.reshape(DDim{x.dim(0), 1});
     const Tensor picked = gather_elements(log_softmax(x, 1, stream), checked_labels(column, x.dim(1), ignore, stream), 1, stream);
     const Tensor counts = not_equal(column, i64(ignore, stream), stream);
@@ -75,11 +74,15 @@ Tensor cross_entropy_gradient(const Tensor& gradient, const Tensor& x, const Ten
   if (gradient.rank() != 2 || gradient.dim(1) != 1 || (gradient.dim(0) != x.dim(0) && gradient.dim(0) != 1))
     throw ShapeError(std::string(name) + ": expected a gradient for each row of " + x.to_string() + ", found " + gradient.to_string());
   if (!is_one_kernel(x, stream)) {
-    check_labels(labels, x.dim(1), ignore, stream);
-    const Tensor flat = labels.reshape(DDim{x.dim(0)});
+    const Tensor flat = labels.reshape(DDim{x.dim(0)}), column = labels.reshape(DDim{x.dim(0), 1});
+    // A device finds a label that is no class where it picks by labels, which a gradient does not.
+    if (stream.place().is_cpu())
+      check_labels(labels, x.dim(1), ignore, stream);
+    else
+      gather_elements(x, checked_labels(column, x.dim(1), ignore, stream), 1, stream);
     const Tensor right = one_hot(flat, x.dim(1), -1, 0, 1, x.dtype(), stream);
     const Tensor made = mul(gradient, sub(softmax(x, 1, stream), right, stream), stream);
-    const Tensor counts = not_equal(labels.reshape(DDim{x.dim(0), 1}), i64(ignore, stream), stream);
+    const Tensor counts = not_equal(column, i64(ignore, stream), stream);
     return where(counts, made, full(DDim{}, 0, x.dtype(), stream), stream);
   }
   const Tensor of_losses = rows_of(name, gradient, stream), from = rows_of(name, x, stream), out(x.dtype(), x.dims(), stream.memory());

@@ -40,7 +40,7 @@ Tensor gather(const Tensor& x, const Tensor& index, int axis, StreamRef stream) 
 
 Tensor gather_planes(const Tensor& x, const Tensor& rows, const Tensor& columns, StreamRef stream) {
   internal::check_device_places("gather_planes", stream, {&x, &rows, &columns});
-  if (internal::on_cuda(stream.place())) throw PlaceError("gather_planes: expected host memory, found " + x.to_string());
+  internal::check_host("gather_planes", stream, x);
   for (const Tensor* index : {&rows, &columns}) {
     internal::check_index_dtype("gather_planes", *index);
     if (index->rank() != 1) throw ShapeError("gather_planes: expected indices of one axis, found " + index->to_string());
@@ -78,7 +78,7 @@ Tensor gather_sum(const Tensor& x, const std::vector<GatherTerm>& terms, int axi
                        term.weights.to_string());
     made.push_back({term.places, term.weights.is_contiguous() ? term.weights : internal::row_major(name, term.weights, stream)});
   }
-  if (internal::on_cuda(stream.place())) throw PlaceError(std::string(name) + ": expected host memory, found " + x.to_string());
+  internal::check_host(name, stream, x);
   DDim dims = x.dims();
   dims[at] = count;
   const Tensor out(x.dtype(), dims, stream.memory());

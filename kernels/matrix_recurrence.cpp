@@ -65,7 +65,7 @@ void check(const MatrixRecurrence& call) {
 MatrixReads matrix_recurrence(const MatrixRecurrence& call, StreamRef stream) {
   const auto given = [](const std::optional<Tensor>& x) { return x ? &*x : nullptr; };
   internal::check_device_places(name, stream, {&call.key, &call.value, &call.query, &call.past, given(call.decay), given(call.rate)});
-  if (internal::on_cuda(stream.place())) throw PlaceError(std::string(name) + ": expected host memory, found " + call.key.to_string());
+  internal::check_host(name, stream, call.key);
   check(call);
   const auto rows = [&](const Tensor& x) { return x.is_contiguous() ? x : internal::row_major(name, x, stream); };
   MatrixRecurrence made = call;

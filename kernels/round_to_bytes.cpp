@@ -254,6 +254,7 @@ Tensor matmul_integer(const Int8Plan& plan, const PackedInt8& weights, const Ten
 
 Tensor matmul_integer(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, const Tensor& zero, const ByteColumns& columns,
                       const std::vector<ArithmeticStep>& steps, std::span<const Tensor* const> operands, DType to, StreamRef stream) {
+  internal::check_host("matmul_integer with steps", stream, x);
   check_product(plan, weights, x, zero, columns, stream);
   internal::check_dims("matmul_integer", "the zero of x", zero, DDim{});
   if (to != DType::f32 && to != DType::u8) internal::check_dtype("matmul_integer", "the result", Tensor(to, DDim{}), DType::i8);

@@ -30,6 +30,11 @@ void check_device_places(std::string_view op, StreamRef stream, std::initializer
   }
 }
 
+void check_host(std::string_view op, StreamRef stream, const Tensor& x) {
+  if (on_cuda(stream.place()))
+    throw PlaceError(start(op) + "host memory, found " + x.to_string() + ": the op has no kernel for a device, run the program on cpu");
+}
+
 void check_device_plan_place(std::string_view op, const Place& place) {
   if (on_cuda(place) && !cuda::built())
     throw PlaceError(start(op) + "a place whose kernels this build has (host memory), found " + place.to_string() +

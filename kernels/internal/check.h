@@ -16,6 +16,9 @@ namespace millrace::internal {
 void check_device_places(std::string_view op, StreamRef stream, std::initializer_list<const Tensor*> tensors);
 /// Whether work of `place` runs on a CUDA device.
 bool on_cuda(const Place& place);
+/// PlaceError unless work of `stream` computes in host memory, for an op that has no kernel for a device: "conv: expected host memory, found f32[2, 3] on
+/// cuda:0: the op has no kernel for a device, run the program on cpu". `x` is named.
+void check_host(std::string_view op, StreamRef stream, const Tensor& x);
 /// PlaceError unless this build has kernels for `place`: plans of a backend's place are for host memory, as its streams show.
 void check_device_plan_place(std::string_view op, const Place& place);
 

@@ -55,7 +55,7 @@ struct RefusedImplementation {
   const char* reason;
 };
 
-/// UnsupportedError: "dropout: expected an implementation for cuda:0, found none: cpu computes in host memory".
+/// UnsupportedError: "dropout: expected an implementation for cuda:0, found none: cpu computes in host memory: run the program on cpu".
 [[noreturn]] void refuse_all(const char* op, const Place& place, std::span<const RefusedImplementation> refused);
 
 /// The ordered list of the implementations of one op; the last is the reference, which computes in host memory whatever the arguments are. A

@@ -2,6 +2,13 @@
 // Whole programs on the device give what they give on the CPU.
 #include <millrace/runtime/executor/run_program.h>
 
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/autodiff/append_backward.h>
@@ -10,6 +17,8 @@
 #include <millrace/runtime/builder/generation.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/builder/sequence_ops.h>
+#include <millrace/runtime/layers/causal_conv.h>
+#include <millrace/runtime/layers/linear_attention.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/tensor/copy.h>
@@ -190,6 +199,155 @@ TEST_CASE("every op gives on the device what it gives on the CPU") {
       std::size_t count = 0;
       for (const VarId output : program.append(0, std::move(op))) program.add_output("out" + std::to_string(count++), output);
       compare(program, feeds, device);
+    }
+  }
+}
+
+TEST_CASE("losses over classes and their gradients are on the device what they are on the CPU, and a label that is no class is refused") {
+  const auto device = make_cuda_device();
+  Random random(17);
+  const auto programs = [](DType dtype, bool loss) {
+    return built_program([&] {
+      const build::Var x = cast(build::input("x", VarType(DType::f32, {DDim::unknown, 5})), dtype);
+      const build::Var labels = build::input("labels", VarType(DType::i64, {DDim::unknown, 1}));
+      const build::Var g = cast(build::input("g", VarType(DType::f32, {DDim::unknown, 1})), dtype);
+      const Attributes ignoring{{"ignore_index", std::int64_t{-7}}};
+      if (loss) build::output("loss", build::call1("softmax_cross_entropy", {x, labels}, ignoring));
+      build::output("dx", build::call1("softmax_cross_entropy_gradient", {g, x, labels}, ignoring));
+    });
+  };
+  const auto feeds = [&](std::vector<std::int64_t> labels) {
+    const auto rows = static_cast<std::int64_t>(labels.size());
+    return Feeds{{"x", LoDTensor(random_rows(random, DDim{rows, 5}))},
+                 {"labels", LoDTensor(Tensor::from(labels, DDim{rows, 1}))},
+                 {"g", LoDTensor(random_rows(random, DDim{rows, 1}))}};
+  };
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    INFO(name_of(dtype));
+    for (const bool loss : {true, false}) {
+      compare(programs(dtype, loss), feeds({0, 4, -7, 2}), device);
+      compare(programs(dtype, loss), feeds({}), device);
+      for (const std::int64_t wrong : {-1, 5, 6}) {
+        CHECK_THROWS_AS(run_on(programs(dtype, loss), feeds({0, wrong, 1}), make_cpu_device()), IndexError);
+        CHECK_THROWS_AS(run_on(programs(dtype, loss), feeds({0, wrong, 1}), make_cuda_device()), IndexError);
+      }
+    }
+  }
+}
+
+TEST_CASE("loops that the CPU runs as one op have their iterations on the device, with the numbers of the CPU") {
+  const auto device = make_cuda_device();
+  Random random(19);
+  constexpr std::int64_t steps = 6, sequences = 3, channels = 5, heads = 2, keys = 3, values = 4;
+  const DDim rows{DDim::unknown, sequences, channels};
+  const Program filtered = built_program([&] {
+    const build::Var x = build::input("x", VarType(DType::f32, rows));
+    const layers::Unrolled made = layers::causal_conv({x}, build::parameter("w", random_rows(random, DDim{channels, 4})),
+                                                      build::parameter("b", random_rows(random, DDim{channels})), {}, 2);
+    build::output("y", made.output);
+    build::output("last", made.last[0]);
+  });
+  compare(filtered, {{"x", LoDTensor(random_rows(random, DDim{steps, sequences, channels}))}}, device);
+  using layers::StateUpdate;
+  for (const StateUpdate update : {StateUpdate::linear, StateUpdate::gated, StateUpdate::delta, StateUpdate::gated_delta}) {
+    CAPTURE(static_cast<int>(update));
+    std::vector<std::pair<std::string, std::int64_t>> inputs{{"q", heads * keys}, {"k", heads * keys}, {"v", heads * values}};
+    if (layers::reads_decay(update)) inputs.emplace_back("g", heads);
+    if (layers::reads_rate(update)) inputs.emplace_back("b", heads);
+    const Program attends = built_program([&] {
+      std::map<std::string, build::Var> in;
+      for (const auto& [name, width] : inputs) in[name] = build::input(name, VarType(DType::f32, {DDim::unknown, sequences, width}));
+      const layers::Unrolled made =
+          layers::linear_attention({in["q"], in["k"], in["v"], in["g"], in["b"]}, {heads, heads, update, std::nullopt});
+      build::output("y", made.output);
+      build::output("last", made.last[0]);
+    });
+    Feeds feeds;
+    for (const auto& [name, width] : inputs) feeds.insert_or_assign(name, LoDTensor(random_rows(random, DDim{steps, sequences, width})));
+    compare(attends, feeds, device);
+  }
+}
+
+TEST_CASE("an op that the CPU alone has is refused on the device, by its name and with a way out") {
+  Random random(23);
+  const auto f32 = [&](const DDim& dims) { return build::constant(random_rows(random, dims)); };
+  const auto bytes = [](const DDim& dims) {
+    return build::constant(Tensor::from(std::vector<std::int8_t>(static_cast<std::size_t>(dims.elements()), 3), dims));
+  };
+  const auto list = [](std::vector<std::int64_t> values) {
+    return build::constant(Tensor::from(values, DDim{static_cast<std::int64_t>(values.size())}));
+  };
+  const auto weight = [&](const DDim& dims) {
+    return build::parameter("w", Tensor::from(std::vector<std::int8_t>(static_cast<std::size_t>(dims.elements()), 2), dims));
+  };
+  const auto zero = [] { return build::constant(Tensor::from(std::vector<std::int8_t>{1}, DDim{})); };
+  using Ints = std::vector<std::int64_t>;
+  // Inputs are built from fed rows, so that no constant is folded.
+  const std::map<std::string, std::function<build::Var(const build::Var& x, const build::Var& b)>> ops{
+      {"causal_filter",
+       [&](const build::Var& x, const build::Var&) {
+         return build::call(
+             "causal_filter", {x, f32({2, 3, 4}), f32({3, 4})},
+             {{"sequences", std::int64_t{0}}, {"places", std::int64_t{1}}, {"channels", std::int64_t{2}}, {"delays", Ints{0, 1, 2}}},
+             {"out", "last"})[0];
+       }},
+      {"matrix_recurrence",
+       [&](const build::Var& x, const build::Var&) {
+         return build::call("matrix_recurrence", {x, f32({2, 3, 2}), f32({2, 3, 4}), f32({3, 4})},
+                            {{"heads", std::int64_t{2}}, {"steps", std::int64_t{0}}}, {"out", "last"})[0];
+       }},
+      {"gather_planes",
+       [&](const build::Var& x, const build::Var&) { return build::call1("gather_planes", {x, list({0, 1}), list({3, 0})}); }},
+      {"gather_sum",
+       [&](const build::Var& x, const build::Var&) {
+         return build::call1("gather_sum", {x, list({0, 1}), f32({2}), list({3, 0}), f32({2})}, {{"axis", std::int64_t{2}}});
+       }},
+      {"conv",
+       [&](const build::Var& x, const build::Var&) {
+         return build::call1("conv", {build::unsqueeze(x, {0}), f32({5, 2, 2, 2})},
+                             {{"group", std::int64_t{1}}, {"strides", Ints{1, 1}}, {"dilations", Ints{1, 1}}, {"pads", Ints{0, 0, 0, 0}}});
+       }},
+      {"pool",
+       [&](const build::Var& x, const build::Var&) {
+         return build::call1(
+             "pool", {x},
+             {{"fold", std::string("maximum")}, {"kernels", Ints{2}}, {"strides", Ints{1}}, {"dilations", Ints{1}}, {"pads", Ints{0, 0}}});
+       }},
+      {"arithmetic",
+       [&](const build::Var& x, const build::Var&) { return build::call1("arithmetic", {x}, {{"steps", std::string("square")}}); }},
+      {"map_bytes", [&](const build::Var&, const build::Var& b) { return build::call1("byte_map", {b, bytes({256})}); }},
+      {"sum_bytes",
+       [&](const build::Var&, const build::Var& b) {
+         return build::call1("byte_sums", {b}, {{"zero", std::int64_t{1}}, {"axes", std::int64_t{1}}, {"keepdims", false}});
+       }},
+      {"matmul_integer with steps",
+       [&](const build::Var&, const build::Var& b) {
+         return build::call1("integer_arithmetic", {b, zero(), weight({4, 3})}, {{"steps", std::string("square")}});
+       }},
+      {"conv_integer",
+       [&](const build::Var&, const build::Var& b) {
+         return build::call1("conv_integer", {b, zero(), weight({5, 3, 2})},
+                             {{"group", std::int64_t{1}}, {"strides", Ints{1}}, {"dilations", Ints{1}}, {"pads", Ints{0, 0}}});
+       }},
+      {"dropout", [&](const build::Var& x, const build::Var&) { return build::call1("dropout", {x, list({1, 2})}, {{"rate", 0.5}}); }},
+      {"random_numbers", [&](const build::Var& x, const build::Var&) { return build::call1("random", {build::call1("shape", {x})}); }}};
+  for (const auto& [name, op] : ops) {
+    CAPTURE(name);
+    const Program program = built_program([&] {
+      const build::Var x = build::input("x", VarType(DType::f32, {2, 3, 4}));
+      build::output("y", op(x, cast(x, DType::i8)));
+    });
+    const Feeds feeds{{"x", LoDTensor(random_rows(random, DDim{2, 3, 4}))}};
+    CHECK_NOTHROW(run_on(program, feeds, make_cpu_device()));
+    const auto device = make_cuda_device();  // some are refused on a stream, which is lost with them
+    try {
+      run_on(program, feeds, device);
+      FAIL_CHECK("not refused");
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      CHECK(text.find(name + ": expected ") != std::string::npos);
+      CHECK(text.find("on cpu") != std::string::npos);
+      CHECK((dynamic_cast<const PlaceError*>(&error) != nullptr || dynamic_cast<const UnsupportedError*>(&error) != nullptr));
     }
   }
 }

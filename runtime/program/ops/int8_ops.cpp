@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
@@ -406,7 +407,15 @@ OpDef matmul_integer_op() {
 
 // ---- integer_arithmetic: matmul_integer with known weights, and the arithmetic behind it, made when a program is compiled (lowering/join_integers.h)
 
+/// The number of operands among so many inputs.
+std::size_t operands_among(std::size_t inputs) { return inputs > in_first_operand ? inputs - in_first_operand : 0; }
+
 void infer_integer_arithmetic(InferContext& context) {
+  const std::vector<ArithmeticStep> steps = steps_of(context.attributes().get<std::string>("steps"));
+  const auto taken = static_cast<std::size_t>(std::count_if(steps.begin(), steps.end(), has_operand));
+  if (operands_among(context.inputs()) != taken || taken > most_operands)
+    throw ProgramError("expected " + std::to_string(taken) + " operands, at most " + std::to_string(most_operands) + ", found " +
+                       std::to_string(operands_among(context.inputs())));
   const std::optional<DDim> sums = infer_sums(context);
   for (std::size_t input = in_first_operand; input < context.inputs(); ++input) expect_dtype(context, input, DType::f32);
   context.result(tensor_type(context.attributes().get_or("to", DType::f32), sums));
@@ -421,7 +430,7 @@ OpKernel prepare_integer_arithmetic(const PrepareContext& context) {
     std::array<const Tensor*, most_operands> operands{};
     for (std::size_t input = in_first_operand; input < run.inputs(); ++input) operands[input - in_first_operand] = &run.tensor(input);
     run.set(0, matmul_integer(known.plan, known.packed, run.tensor(in_integers), run.tensor(in_zero), Columns(run), steps,
-                              std::span(operands).first(run.inputs() - in_first_operand), to, run.stream()));
+                              std::span(operands).first(operands_among(run.inputs())), to, run.stream()));
   };
 }
 

@@ -99,7 +99,7 @@ TEST_CASE("a refusal names the op, the place, and each implementation with its r
   CHECK_THROWS_WITH_AS(
       added(adds, 3, 1, contexts.device),
       "add: expected an implementation for cuda:1, found none: fast computes in host memory, cuda takes an even number, cpu "
-      "computes in host memory",
+      "computes in host memory: run the program on cpu",
       UnsupportedError);
 }
 
@@ -110,7 +110,7 @@ TEST_CASE("more implementations than a list holds are refused") {
 
 TEST_CASE("ops without kernels for a device are refused there by the op and the place") {
   DeviceStream stream;
-  const std::string rest = ": expected an implementation for cuda:0, found none: cpu computes in host memory";
+  const std::string rest = ": expected an implementation for cuda:0, found none: cpu computes in host memory: run the program on cpu";
   const auto of = [](DType dtype, const DDim& dims) {
     Tensor made(dtype, dims);
     made.storage()->mark_written();

@@ -64,6 +64,28 @@ Var to_bytes(Var x) { return taken(call1("clip", {call1("round", {x}) + 3.0f, co
 
 }  // namespace
 
+TEST_CASE("the arithmetic behind a product of bytes takes as many operands as its steps, also none without zeros of weights") {
+  const Tensor x = Tensor::from<std::uint8_t>({1, 2, 3, 4}, DDim{2, 2});
+  const auto made = [](const std::string& steps, std::size_t operands, bool all) {
+    Program program;
+    const Guard guard(program);
+    std::vector<Var> inputs{input("x", VarType(DType::u8, {2, 2})), parameter("z", Tensor::scalar(std::uint8_t{1})),
+                            parameter("w", Tensor::from<std::int8_t>({1, 2, 3, 4}, DDim{2, 2}))};
+    if (all) {
+      inputs.push_back(parameter("wz", Tensor::from<std::int32_t>({0, 0})));
+      inputs.push_back(parameter("added", Tensor::from<std::int32_t>({0, 0})));
+    }
+    for (std::size_t i = 0; i < operands; ++i) inputs.push_back(constant(2.0f));
+    output("y", call1("integer_arithmetic", inputs, {{"steps", steps}}));
+    return program;
+  };
+  CHECK(StraightProgram(made("square", 0, false)).run({x})[0].tensor().tensor().to_vector<float>() == std::vector<float>{9, 16, 121, 256});
+  CHECK(StraightProgram(made("mul", 1, true)).run({x})[0].tensor().tensor().to_vector<float>() == std::vector<float>{6, 8, 22, 32});
+  CHECK_THROWS_AS(made("mul", 0, false), ProgramError);
+  CHECK_THROWS_AS(made("square", 1, true), ProgramError);
+  CHECK_THROWS_AS(made("add add add add add add add add add add", 10, true), ProgramError);
+}
+
 TEST_CASE("a product of bytes and the arithmetic behind it become one op") {
   Random random(1);
   const Tensor w = whole(random, DType::i8, {6, 5}, -128, 127), zeros = whole(random, DType::i32, {5}, -9, 9);
