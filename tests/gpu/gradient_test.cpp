@@ -19,7 +19,9 @@
 #include <millrace/runtime/layers/lstm.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
+#include <millrace/runtime/training/clipping.h>
 #include <millrace/runtime/training/extract.h>
+#include <millrace/tensor/copy.h>
 #include <millrace/tensor/cuda_device.h>
 #include <millrace/tensor/sanitized.h>
 #include <support/random_tensor.h>
@@ -56,10 +58,11 @@ Batch drawn_batch(Random& random, bool dense) {
 }
 
 /// Fed weights, a fed gradient "dy" of the only output, and the gradients of everything that is fed.
-Program with_backward(const Program& forward, const Batch& batch) {
+Program with_backward(const Program& forward, const Batch& batch, const MemoryPolicy& memory = {}) {
   Program program = training::with_fed_weights(forward);
   const VarId y = program.outputs()[0].var;
   BackwardOptions options;
+  options.memory = memory;
   for (const Program::Port& port : program.inputs()) options.with_respect_to.push_back(port.var);
   VarType rows = program.var(y).type;
   rows.lod_depth = 0;
@@ -235,6 +238,62 @@ TEST_CASE("a layer of LSTM cells learns in generated kernels, in f32 and with pr
       }
     }
   }
+}
+
+TEST_CASE(
+    "a recurrence that computes its runs of iterations again has the gradients that it has when it keeps them, and those of the host") {
+  const std::shared_ptr<Device> device = device_here();
+  Random random(3);
+  for (const std::int64_t every : {0, 2, 100}) {
+    for (const bool lstm : {true, false}) {
+      if (sanitized && (!lstm || every != 2)) continue;
+      INFO(std::string(lstm ? "lstm" : "gru"), ", runs of ", every);
+      constexpr std::int64_t input = 3, hidden = 4;
+      const Batch batch{{5, 0, 9, 1}, false};
+      Program forward;
+      {
+        const build::Guard guard(forward);
+        const Var x = build::input("x", batch.type(DType::f32, input));
+        if (lstm) {
+          layers::LstmWeights weights;
+          weights.input = random_tensor(random, DDim{input, 4 * hidden});
+          weights.recurrent = random_tensor(random, DDim{hidden, 4 * hidden});
+          weights.bias = random_tensor(random, DDim{4 * hidden});
+          build::output("y", layers::lstm({x}, {weights}).y);
+        } else {
+          const UserCell::Built built = user_cells()[0].build(random, input, hidden);
+          build::output("y", layers::unroll(built.cell, {x}, built.states).output);
+        }
+      }
+      const Program kept = with_backward(forward, batch), runs = with_backward(forward, batch, {MemoryPolicy::Kind::recompute, every});
+      const Feeds feeds = feeds_of(random, forward, kept, batch);
+      for (const Backend backend : {Backend::interpreted, Backend::automatic}) {
+        const RunResult wanted = run_in(backend, kept, feeds, device), found = run_in(backend, runs, feeds, device);
+        const RunResult on_host = run_in(Backend::interpreted, kept, feeds, make_cpu_device());
+        for (const auto& [name, value] : wanted.outputs()) {
+          INFO(name);
+          CHECK(same_bits(found, wanted, name));
+          CHECK(apart(found, on_host, name) <= 1e-3);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("gradients that lie on the device have the norm that they have on the host, and are clipped to host memory") {
+  Random random(5);
+  const Tensor here = random_tensor(random, DDim{7, 5});
+  const std::shared_ptr<Device> device = device_here();
+  Tensor there(DType::f32, here.dims(), device->memory());
+  copy(here, there, device->stream(0));
+  there.ready().wait();
+  training::Tensors on_host{{"w", here}}, on_device{{"w", there}};
+  const double norm = training::global_norm(on_host);
+  CHECK(training::global_norm(on_device) == norm);
+  training::Clipping clipping;
+  clipping.norm = norm / 2;
+  CHECK(training::clip(on_device, clipping) == training::clip(on_host, clipping));
+  CHECK(on_device.at("w").to_vector<float>() == on_host.at("w").to_vector<float>());
 }
 
 }  // namespace millrace::testing

@@ -12,9 +12,13 @@
 #include <map>
 #include <sstream>
 
+#include <millrace/runtime/autodiff/append_backward.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/recurrent.h>
+#include <millrace/runtime/lowering/lower_for_runs.h>
+#include <millrace/runtime/training/extract.h>
 #include <support/user_cells.h>
+#include <support/with_gradients.h>
 
 namespace millrace::testing {
 namespace {
@@ -176,6 +180,40 @@ TEST_CASE("NVRTC compiles GRUs, a layer-norm LSTM and other cells for sm_90a int
     }
     CHECK(registers > 16);
     CHECK(registers <= 255);
+  }
+}
+
+TEST_CASE("NVRTC compiles for sm_90a the loops of cells that keep their values, and those of their gradients, into registers alone") {
+  if (const std::string why = without_compiler(); !why.empty()) {
+    MESSAGE("skipped: " << why);
+    return;
+  }
+  Random random(1);
+  for (const UserCell& cell : user_cells()) {
+    if (cell.name != "lstm of ops" && cell.name != "gru, reset after" && cell.name != "slstm") continue;  // seconds each
+    Program program = training::with_fed_weights(over_rows(random, cell, 64, 128));
+    BackwardOptions options;
+    for (const Program::Port& port : program.inputs()) options.with_respect_to.push_back(port.var);
+    const VarId y = program.outputs()[0].var;
+    VarType rows = program.var(y).type;
+    rows.lod_depth = 0;
+    options.seed = program.add_input("dy", rows);
+    with_gradients(program, y, options);
+    lower_for_runs(program, CudaPlace{});
+    int loops = 0;
+    for (const Op& op : program.block(0).ops) {
+      if (op.type != "while") continue;
+      INFO(cell.name, ", loop ", loops);
+      const CellCode code = compile_cell(CellLoop(program, 0, op, false).plan(), std::string("sm_90a"));
+      CHECK(number_before(code.log, " bytes spill stores") == 0);
+      CHECK(number_before(code.log, " bytes spill loads") == 0);
+      const int registers = number_before(code.log, " registers");
+      MESSAGE(cell.name << ", loop " << loops << ": " << registers << " registers, " << code.image.size() << " bytes");
+      CHECK(registers > 16);
+      CHECK(registers <= 255);
+      ++loops;
+    }
+    CHECK(loops == 2);
   }
 }
 
