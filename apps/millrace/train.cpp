@@ -134,7 +134,7 @@ class Show final : public training::TrainObserver {
 
 int train_as(const RankWorld* ranks, const TrainFlags& flags) {
   const training::TrainConfig config = training::read_train_config(flags.config);
-  if (flags.ranks > 1 && ranks == nullptr) become_ranks(flags.ranks, flags.arguments);
+  if (flags.ranks > 1 && ranks == nullptr) return start_ranks(flags.ranks, flags.arguments);
   training::TrainJobOptions options;
   options.resume = flags.resume;
   options.seed = flags.seed;

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train_ranks.h"
 
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -40,6 +44,66 @@ std::string free_port() {
   return std::to_string(tcp::acceptor(io, tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0)).local_endpoint().port());
 }
 
+/// mpirun, once it has been started, and the number of signals that asked for its end.
+volatile std::sig_atomic_t mpirun_process = 0, asked_to_stop = 0;
+
+/// mpirun kills its ranks a second behind a SIGINT or SIGTERM, and drops what they write then. A SIGUSR1 it hands on to them.
+void hand_on(int) {
+  const int error = errno;
+  asked_to_stop = asked_to_stop + 1;
+  ::kill(static_cast<pid_t>(mpirun_process), asked_to_stop == 1 ? SIGUSR1 : SIGTERM);
+  errno = error;
+}
+
+/// The child of a fork: a process group of its own, which the signals of a terminal do not reach, without a terminal to read from. Ends with its parent. Gives the
+/// reason where mpirun does not start.
+int become_mpirun(pid_t parent, char* const* words) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) return ECANCELED;
+  const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
+  ::execvp("mpirun", words);
+  return errno;
+}
+
+int wait_for(pid_t process) {
+  int status = 0;
+  while (::waitpid(process, &status, 0) < 0)
+    if (errno != EINTR) throw IoError(fmt::format("--ranks: cannot wait for mpirun: {}", std::strerror(errno)));
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// The exit code of mpirun.
+int run_mpirun(char* const* words) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw IoError(fmt::format("--ranks: cannot make a pipe: {}", std::strerror(errno)));
+  const pid_t parent = ::getpid(), child = ::fork();
+  if (child == 0) {
+    const int error = become_mpirun(parent, words);
+    static_cast<void>(::write(ends[1], &error, sizeof error));
+    ::_exit(127);
+  }
+  const int failed_fork = errno;
+  ::close(ends[1]);
+  if (child < 0) {
+    ::close(ends[0]);
+    throw IoError(fmt::format("--ranks: cannot start mpirun: {}", std::strerror(failed_fork)));
+  }
+  mpirun_process = static_cast<std::sig_atomic_t>(child);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1})
+    if (std::signal(number, hand_on) == SIG_IGN && number == SIGHUP) std::signal(number, SIG_IGN);  // nohup
+  int error = 0;
+  ssize_t got = 0;
+  do got = ::read(ends[0], &error, sizeof error);
+  while (got < 0 && errno == EINTR);
+  ::close(ends[0]);
+  const int code = wait_for(child);
+  if (got == sizeof error)
+    throw IoError(fmt::format("--ranks: cannot start mpirun: {}; install the Debian package openmpi-bin", std::strerror(error)));
+  return code;
+}
+
 }  // namespace
 
 bool started_by_mpirun() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr && std::getenv("RANK") == nullptr; }
@@ -63,7 +127,7 @@ bool said_by_another(int rank, const std::atomic<bool>& asked) {
   return rank > 0 && asked;
 }
 
-void become_ranks(int ranks, char** argv) {
+int start_ranks(int ranks, char** argv) {
   if (mpi_status() == "not in this build")
     throw UnsupportedError(
         "--ranks: this build has no MPI: build with the Debian packages libopenmpi-dev and openmpi-bin, or start the ranks "
@@ -89,8 +153,7 @@ void become_ranks(int ranks, char** argv) {
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
-  ::execvp("mpirun", pointers.data());
-  throw IoError(fmt::format("--ranks: cannot start mpirun: {}; install the Debian package openmpi-bin", std::strerror(errno)));
+  return run_mpirun(pointers.data());
 }
 
 }  // namespace millrace::app

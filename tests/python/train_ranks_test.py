@@ -113,14 +113,14 @@ def check_starts(job: Job) -> None:
 
 
 def ranks_of(output: pathlib.Path) -> list[int]:
-    """The processes that train, without mpirun."""
+    """The processes that train, without mpirun and the command that started it."""
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except (OSError, ValueError):
             continue
-        if words[0] == os.fsencode(MILLRACE.resolve()) and os.fsencode(output) in words:
+        if words[0] == os.fsencode(MILLRACE.resolve()) and os.fsencode(output) in words and b"--ranks" not in words:
             found.append(int(entry.name))
     return found
 
@@ -220,16 +220,15 @@ def newest_step(output: pathlib.Path) -> int:
     return max((int(path.name[5:]) for path in output.glob("checkpoints/step-*") if path.name[5:].isdigit()), default=0)
 
 
-def check_stop(job: Job, number: signal.Signals) -> None:
-    """A rank is asked to stop by SIGTERM, or all of them by a SIGUSR1 to mpirun: they end behind one step, one line says so, and the checkpoint of that
-    step is on the disk."""
-    output = job.folder / f"stopped{number.name}"
+def check_stop(job: Job, number: signal.Signals, one_rank: bool = False) -> None:
+    """The command is asked to stop, or one rank: all ranks end behind one step, one line says so, and the checkpoint of that step is on the disk."""
+    output = job.folder / f"stopped{number.name}{one_rank}"
     process = subprocess.Popen(job.words(output.name, "--ranks", "3", "--quiet", config="long"), env=environment(), stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True)
     deadline = time.monotonic() + 60
     while not newest_step(output) and time.monotonic() < deadline:
         time.sleep(0.05)
-    os.kill(process.pid if number == signal.SIGUSR1 else max(ranks_of(output)), number)
+    os.kill(max(ranks_of(output)) if one_rank else process.pid, number)
     text, _ = process.communicate(timeout=60)
     assert process.returncode == 1, f"exit code {process.returncode}: {text}"
     found = re.findall(r"stopped in epoch \d+ at step (\d+): --resume goes on from there", text)
@@ -237,6 +236,22 @@ def check_stop(job: Job, number: signal.Signals) -> None:
     assert newest_step(output) == int(found[0]), f"expected a checkpoint of step {found[0]}, found {newest_step(output)}"
     assert not ranks_of(output), "a rank is left behind"
     print(f"{number.name}: stopped at step {found[0]}, behind its checkpoint")
+
+
+def check_gone(job: Job) -> None:
+    """No rank outlives the command, however it ends."""
+    output = job.folder / "gone"
+    process = subprocess.Popen(job.words(output.name, "--ranks", "2", "--quiet", config="long"), env=environment(), stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not newest_step(output) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    while ranks_of(output) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not ranks_of(output), "a rank is left behind"
+    print("the command was killed, and its ranks ended")
 
 
 def check_resume(job: Job) -> None:
@@ -280,8 +295,10 @@ def main() -> None:
         check_shown(job)
         check_lost_rank(job, signal.SIGKILL, ["rank 2 has died", "signal 9"], 5)
         check_lost_rank(job, signal.SIGSTOP, ["rank 2 gave no sign of life"], 15)
-        check_stop(job, signal.SIGTERM)
-        check_stop(job, signal.SIGUSR1)
+        check_stop(job, signal.SIGTERM, one_rank=True)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            check_stop(job, number)
+        check_gone(job)
         check_resume(job)
 
 
