@@ -81,8 +81,7 @@ int run_mpirun(char* const* words) {
   const pid_t parent = ::getpid(), child = ::fork();
   if (child == 0) {
     const int error = become_mpirun(parent, words);
-    static_cast<void>(::write(ends[1], &error, sizeof error));
-    ::_exit(127);
+    ::_exit(::write(ends[1], &error, sizeof error) == sizeof error ? 127 : 126);
   }
   const int failed_fork = errno;
   ::close(ends[1]);
