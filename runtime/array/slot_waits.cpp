@@ -6,15 +6,11 @@
 #include <millrace/runtime/task/task_info.h>
 
 namespace millrace {
+
+void detail::throw_moved_array() { throw ArgumentError("array: expected an array, found one that was moved from"); }
 namespace {
 
 bool is_window(const detail::ArrayCore& core) { return core.kind() == detail::ArrayCore::Kind::window; }
-
-/// The array of a handle. ArgumentError for one that was moved from.
-detail::ArrayCore& expect_array(const std::shared_ptr<detail::ArrayCore>& core) {
-  if (core == nullptr) throw ArgumentError("array: expected an array, found one that was moved from");
-  return *core;
-}
 
 /// The point of a value that is written. UninitializedError for one that was moved from.
 Point point_of(const detail::ArrayCore& core, std::int64_t slot, const LoDTensor& value) {
@@ -38,7 +34,7 @@ bool is_ready(detail::ArrayCore& core, detail::ArrayWaiter& reader) noexcept {
 SlotRead::SlotRead(std::shared_ptr<detail::ArrayCore> core, std::int64_t slot) : core_(std::move(core)) {
   index = slot;
   want = Want::value;
-  expect_array(core_).check_read(slot);
+  detail::expect_array(core_).check_read(slot);
 }
 
 SlotRead::SlotRead(std::shared_ptr<detail::ArrayCore> core, SlotValue value) : core_(std::move(core)), boot_(std::move(value)) {
@@ -59,7 +55,7 @@ SlotValue SlotRead::await_resume() {
 SlotHas::SlotHas(std::shared_ptr<detail::ArrayCore> core, std::int64_t slot) : core_(std::move(core)) {
   index = slot;
   want = Want::existence;
-  const detail::ArrayCore& array = expect_array(core_);
+  const detail::ArrayCore& array = detail::expect_array(core_);
   if (slot < 0) throw IndexError(array.to_string() + ": expected an index from 0 on, found " + std::to_string(slot));
 }
 
@@ -77,7 +73,9 @@ bool SlotHas::await_resume() {
 }
 
 SlotWrite::SlotWrite(std::shared_ptr<detail::ArrayCore> core, std::int64_t slot, LoDTensor value, detail::WriterEntry* writer)
-    : Wait(is_window(expect_array(core)) ? Kind::blocker : Kind::external), core_(std::move(core)), ready_(point_of(*core_, slot, value)) {
+    : Wait(is_window(detail::expect_array(core)) ? Kind::blocker : Kind::external),
+      core_(std::move(core)),
+      ready_(point_of(*core_, slot, value)) {
   parks_ = !core_->write(slot, std::move(value), *this, writer);
 }
 

@@ -19,6 +19,18 @@
 /// array.
 namespace millrace {
 
+namespace detail {
+
+[[noreturn]] void throw_moved_array();
+
+/// The array of a handle. ArgumentError for a handle that was moved from.
+inline ArrayCore& expect_array(const std::shared_ptr<ArrayCore>& core) {
+  if (core == nullptr) throw_moved_array();
+  return *core;
+}
+
+}  // namespace detail
+
 /// `co_await array.read(i)`: goes on when slot i is issued; gives its value, or throws what the slot failed with.
 class [[nodiscard]] SlotRead final : public Blocker, private detail::ArrayWaiter {
  public:

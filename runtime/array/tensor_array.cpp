@@ -49,7 +49,7 @@ TensorArray TensorArray::growable() { return make(ArrayCore::Kind::growable, 0, 
 
 TensorArray TensorArray::window(std::int64_t capacity, int readers) {
   TensorArray made = make(ArrayCore::Kind::window, capacity, std::nullopt);
-  made.core_->set_readers(readers);
+  made.core().set_readers(readers);
   return made;
 }
 
@@ -65,15 +65,15 @@ void TensorArray::fill_picked(detail::PickedRows rows, std::vector<std::int64_t>
   for (int axis = 0; axis < strides.rank(); ++axis) strides[axis] = 0;
   Tensor extents(from.dtype(), dims, strides, 0, std::make_shared<Allocation>(host_memory(), size_of(from.dtype())));
   extents.storage()->mark_written();
-  core_->fill({std::move(extents), std::move(offsets), false, nullptr, std::make_shared<const detail::PickedRows>(std::move(rows))},
-              core_->capacity());
+  core().fill({std::move(extents), std::move(offsets), false, nullptr, std::make_shared<const detail::PickedRows>(std::move(rows))},
+              core().capacity());
 }
 
 void TensorArray::fill_items(Tensor items) const {
   check_slots("fill_items", items, items.dim(0));
   std::vector<std::int64_t> offsets(static_cast<std::size_t>(items.dim(0)) + 1);
   std::iota(offsets.begin(), offsets.end(), std::int64_t{0});
-  core_->fill({std::move(items), std::move(offsets), true, nullptr}, core_->capacity());
+  core().fill({std::move(items), std::move(offsets), true, nullptr}, core().capacity());
 }
 
 TensorArray TensorArray::unstack(const Tensor& x, int axis) {
@@ -81,7 +81,7 @@ TensorArray TensorArray::unstack(const Tensor& x, int axis) {
   const std::int64_t count = x.dim(axis);
   check_slots("unstack", x, count);
   TensorArray made(count);
-  made.core_->expect(x.dtype(), x.dims().erased(x.dims().checked_axis(axis)), 0);
+  made.core().expect(x.dtype(), x.dims().erased(x.dims().checked_axis(axis)), 0);
   if (x.dims().checked_axis(axis) == 0) {
     made.fill_items(x);
     return made;
@@ -112,19 +112,19 @@ TensorArray TensorArray::peel(const LoDTensor& x) {
 }
 
 TensorArray TensorArray::named(std::string name) const {
-  core_->rename(std::move(name));
+  core().rename(std::move(name));
   return *this;
 }
 
 TensorArray TensorArray::of(DType dtype, const DDim& dims, int levels) const {
-  core_->expect(dtype, dims, levels);
+  core().expect(dtype, dims, levels);
   return *this;
 }
 
 SlotRead TensorArray::read(SlotIndex index, const LoDTensor& boot, StreamRef stream) const {
   if (index.value() != -1) return SlotRead(core_, index.value());
-  if (!core_->order()) return SlotRead(core_, SlotValue(boot));
-  return SlotRead(core_, reorder(boot, *core_->order(), stream));
+  if (!core().order()) return SlotRead(core_, SlotValue(boot));
+  return SlotRead(core_, reorder(boot, *core().order(), stream));
 }
 
 SlotWrite TensorArray::write(SlotIndex index, LoDTensor value, Mode mode) const {
@@ -140,7 +140,7 @@ SlotWrite TensorArray::write(SlotIndex index, LoDTensor value, Mode mode, Stream
 }
 
 Point TensorArray::watermark(std::int64_t slots) const {
-  std::shared_ptr<Timeline> timeline = core_->watermark();
+  std::shared_ptr<Timeline> timeline = core().watermark();
   if (slots < 0 || (is_fixed() && slots > size())) {
     // The timeline itself counts on for the slots that there are, and may be the one of a kernel.
     timeline = std::make_shared<Timeline>();
@@ -151,12 +151,12 @@ Point TensorArray::watermark(std::int64_t slots) const {
   return Point(std::move(timeline), static_cast<std::uint64_t>(slots));
 }
 
-void TensorArray::cancel() const { core_->fail(std::make_exception_ptr(CancelledError(to_string() + " was cancelled")), true); }
+void TensorArray::cancel() const { core().fail(std::make_exception_ptr(CancelledError(to_string() + " was cancelled")), true); }
 
 void TensorArray::scatter(const std::vector<std::int64_t>& indices, const Tensor& x) const {
   if (x.rank() == 0 || x.dim(0) != static_cast<std::int64_t>(indices.size()))
     throw ShapeError(to_string() + ": scatter to " + std::to_string(indices.size()) + " slots, found " + x.to_string());
-  core_->scatter(indices, x);
+  core().scatter(indices, x);
 }
 
 task<std::vector<SlotValue>> TensorArray::values_of(TensorArray array) {
@@ -200,16 +200,16 @@ task<Tensor> TensorArray::stack_of(TensorArray array, StreamRef stream) {
   if (const std::optional<Tensor> stacked = filled == nullptr ? std::nullopt : filled->stacked()) co_return *stacked;
   std::vector<SlotValue> values = co_await array.values();
   check_stack(array, "stack", values);
-  if (values.empty() && !array.core_->knows_slots())
+  if (values.empty() && !array.core().knows_slots())
     throw ShapeError(array.to_string() + ": stack expected at least one slot, or a dtype and shape given by `of`; found neither");
-  co_return detail::stack_values(values, array.core_->slab(), array.core_->empty_like(), stream);
+  co_return detail::stack_values(values, array.core().slab(), array.core().empty_like(), stream);
 }
 
 task<LoDTensor> TensorArray::concat_of(TensorArray array, StreamRef stream) {
   const auto filled = co_await array.once_filled();
   if (filled != nullptr && !filled->items) co_return LoDTensor(filled->whole);
   std::vector<SlotValue> values = co_await array.values();
-  co_return detail::concat_values(values, array.core_->slab(), array.core_->empty_like(), array.core_->slot_levels().value_or(0), stream);
+  co_return detail::concat_values(values, array.core().slab(), array.core().empty_like(), array.core().slot_levels().value_or(0), stream);
 }
 
 task<Tensor> TensorArray::gather_of(TensorArray array, std::vector<std::int64_t> indices, StreamRef stream) {
@@ -219,7 +219,7 @@ task<Tensor> TensorArray::gather_of(TensorArray array, std::vector<std::int64_t>
     values.push_back(std::move(value));
   }
   check_stack(array, "gather", values);
-  co_return detail::stack_values(values, nullptr, array.core_->empty_like(), stream);
+  co_return detail::stack_values(values, nullptr, array.core().empty_like(), stream);
 }
 
 }  // namespace millrace

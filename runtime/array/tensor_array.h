@@ -33,7 +33,7 @@ class SlotIndex {
 };
 
 /// Numbered slots, each a one-shot future of a tensor: written once, read any number of times, before or after. A handle: copies share the
-/// array. Thread-safe; the tasks that wait go on through their own executors.
+/// array. Thread-safe; the tasks that wait go on through their own executors. Each member of a handle that was moved from throws ArgumentError.
 ///
 /// Four kinds. *Fixed*: a size. *Growable*: as long as what is written; open until `close`. *Window*: a bounded ring for endless input; a
 /// writer waits while `capacity` slots are unread, slots are read in order or not, each `readers` times, and then leave. *Unstacked*:
@@ -82,26 +82,26 @@ class TensorArray {
   /// `concat` of no slots give; −1: not known.
   TensorArray of(DType dtype, const DDim& dims, int levels = -1) const;
 
-  std::string name() const { return core_->name(); }
+  std::string name() const { return core().name(); }
   /// DTypeError, ShapeError or LoDError unless the array has the type of slots that `of` takes: the one that it was told, or that of the slots that are
   /// written. One that knows nothing of its slots takes it, as by `of`.
   void expect(DType dtype, const DDim& dims, int levels = -1) const {
-    if (core_->knows_slots()) return core_->check_slots(dtype, dims, levels);
-    core_->expect(dtype, dims, levels);
+    if (core().knows_slots()) return core().check_slots(dtype, dims, levels);
+    core().expect(dtype, dims, levels);
   }
 
   /// Fixed: the size. Growable, window: one past the highest slot written so far.
-  std::int64_t size() const { return core_->size(); }
+  std::int64_t size() const { return core().size(); }
   /// The levels of LoD of a slot, where `of` said its type.
-  std::optional<int> slot_levels() const { return core_->slot_levels(); }
+  std::optional<int> slot_levels() const { return core().slot_levels(); }
   /// IndexError for a slot that the array does not have.
-  SlotState state(SlotIndex index) const { return core_->state(index.value()); }
-  const std::optional<SequenceOrder>& order() const noexcept { return core_->order(); }
-  bool is_window() const noexcept { return core_->kind() == detail::ArrayCore::Kind::window; }
-  bool is_fixed() const noexcept { return core_->kind() == detail::ArrayCore::Kind::fixed; }
-  bool closed() const { return core_->closed(); }
+  SlotState state(SlotIndex index) const { return core().state(index.value()); }
+  const std::optional<SequenceOrder>& order() const { return core().order(); }
+  bool is_window() const { return core().kind() == detail::ArrayCore::Kind::window; }
+  bool is_fixed() const { return core().kind() == detail::ArrayCore::Kind::fixed; }
+  bool closed() const { return core().closed(); }
   /// "array 'states' of 3 slots".
-  std::string to_string() const { return core_->to_string(); }
+  std::string to_string() const { return core().to_string(); }
 
   // ---- Reading ----
   /// `co_await array.read(i)`: the value of slot i, as soon as it is issued. Reading −1, or past the end of a fixed array, is an error at
@@ -115,7 +115,7 @@ class TensorArray {
   SlotHas has(SlotIndex index) const { return SlotHas(core_, index.value()); }
 
   /// The value of a slot that was written, without waiting and without taking it; nothing otherwise, and of windows.
-  std::optional<LoDTensor> peek(SlotIndex index) const { return core_->peek(index.value()); }
+  std::optional<LoDTensor> peek(SlotIndex index) const { return core().peek(index.value()); }
 
   // ---- Writing ----
   SlotWrite write(SlotIndex index, LoDTensor value, Mode mode = share) const;
@@ -126,45 +126,45 @@ class TensorArray {
   /// a slot; none may be written already. With `watermark`, which the kernel raises that makes contiguous `rows`, slot t is ready at
   /// (watermark, t + 1).
   void fill(Tensor rows, std::vector<std::int64_t> offsets, std::shared_ptr<Watermark> watermark = nullptr) const {
-    core_->fill({std::move(rows), std::move(offsets), false, std::move(watermark)}, core_->capacity());
+    core().fill({std::move(rows), std::move(offsets), false, std::move(watermark)}, core().capacity());
   }
   /// As `fill`, of which the first `slots`, one at least, are written now and others by `issue`: work is enqueued for them piece by piece, and
   /// their readers enqueue theirs meanwhile. Slots that are not issued may be written one by one instead. Nobody but that work writes to
   /// `rows`. ArgumentError for a number of slots that the array does not have, and for rows that are not contiguous.
   void begin_fill(Tensor rows, std::vector<std::int64_t> offsets, std::shared_ptr<Watermark> watermark, std::int64_t slots) const {
-    core_->fill({std::move(rows), std::move(offsets), false, std::move(watermark)}, slots);
+    core().fill({std::move(rows), std::move(offsets), false, std::move(watermark)}, slots);
   }
   /// The first `slots` of a fill that was begun are written: no fewer than before. ArgumentError, WrittenTwiceError.
-  void issue(std::int64_t slots) const { core_->issue(slots); }
+  void issue(std::int64_t slots) const { core().issue(slots); }
   /// Writes all slots of a fixed array at once, as `fill`: slot t is item t along axis 0 of `items`, which has as many as the array has slots.
   void fill_items(Tensor items) const;
   /// All slots of an array that was filled, or made by `unpack` or `unstack` (axis 0), as one value; null for others.
-  std::shared_ptr<const detail::FilledSlots> filled() const { return core_->filled(); }
+  std::shared_ptr<const detail::FilledSlots> filled() const { return core().filled(); }
   /// As `filled`, from `begin_fill` on: the first `issued()` slots of it are written.
-  std::shared_ptr<const detail::FilledSlots> filling() const { return core_->filling(); }
-  std::int64_t issued() const { return core_->issued(); }
+  std::shared_ptr<const detail::FilledSlots> filling() const { return core().filling(); }
+  std::int64_t issued() const { return core().issued(); }
   /// As `fill`: the rows are rows of a tensor, and are copied when they are read; one who takes `picked` reads them where they are. ArgumentError unless
   /// the tensor lies on the host, is contiguous and there, and each row is one of its rows.
   void fill_picked(detail::PickedRows rows, std::vector<std::int64_t> offsets) const;
   /// All slots of an array that `fill_picked` filled and nobody has read; null for others.
-  std::shared_ptr<const detail::FilledSlots> picked() const { return core_->picked(); }
+  std::shared_ptr<const detail::FilledSlots> picked() const { return core().picked(); }
   /// Whether no slot was written yet, and none is waited for.
-  bool untouched() const { return core_->untouched(); }
+  bool untouched() const { return core().untouched(); }
   /// Waits until slot 0 is issued, or all slots of a fill that was begun; then gives `filled()`. Null for arrays of no fixed size.
   task<std::shared_ptr<const detail::FilledSlots>> once_filled() const { return filled_of(*this); }
   /// Memory for slot `index`, to be written in place and then given to `write`, which neither copies it nor takes it for foreign. Of a
   /// fixed array it is part of one slab, sized by the order or by the first call; else, or when it does not fit there, or when the array has
   /// no order and more than 2^20 slots, it is memory of its own. OverflowError for a slab beyond 64 bits.
   Tensor prepare(SlotIndex index, DType dtype, const DDim& dims, StreamRef stream) const {
-    return core_->prepare(index.value(), dtype, dims, stream.memory());
+    return core().prepare(index.value(), dtype, dims, stream.memory());
   }
   /// See ArrayWriter. With a task, the writer is bound to it.
-  ArrayWriter writer(std::string name) const { return ArrayWriter(core_, std::move(name), nullptr); }
-  ArrayWriter writer(TaskInfo& task, std::string name) const { return ArrayWriter(core_, std::move(name), &task); }
+  ArrayWriter writer(std::string name) const { return ArrayWriter(held(), std::move(name), nullptr); }
+  ArrayWriter writer(TaskInfo& task, std::string name) const { return ArrayWriter(held(), std::move(name), &task); }
   /// A writer outside every run, such as the handler of a socket. While it lives, a task that waits for a slot is not taken for deadlocked.
-  ArrayWriter feeder(std::string name) const { return ArrayWriter(core_, std::move(name), nullptr, true); }
+  ArrayWriter feeder(std::string name) const { return ArrayWriter(held(), std::move(name), nullptr, true); }
   /// Whether a writer is registered now.
-  bool has_writers() const { return core_->has_writers(); }
+  bool has_writers() const { return core().has_writers(); }
 
   /// `co_await states[i]` reads, `states[i] = value` writes.
   class Slot;
@@ -172,9 +172,9 @@ class TensorArray {
 
   // ---- The end ----
   /// No more slots: a waiter for an unwritten one fails, `has` says false. A second close does nothing.
-  void close() const { core_->close(); }
+  void close() const { core().close(); }
   /// Unwritten slots fail with `error`, or are cancelled. The first call counts. ArgumentError for a null `error`.
-  void fail(std::exception_ptr error) const { core_->fail(std::move(error), false); }
+  void fail(std::exception_ptr error) const { core().fail(std::move(error), false); }
   void cancel() const;
 
   /// The same slots on another place or rank: `array.on(OnPlace(scope, device))`, `array.on(OnRank(scope, communicator, 0, 1, stream))`. A
@@ -216,6 +216,12 @@ class TensorArray {
   static task<Tensor> stack_of(TensorArray array, StreamRef stream);
   static task<LoDTensor> concat_of(TensorArray array, StreamRef stream);
   static task<Tensor> gather_of(TensorArray array, std::vector<std::int64_t> indices, StreamRef stream);
+
+  detail::ArrayCore& core() const { return detail::expect_array(core_); }
+  const std::shared_ptr<detail::ArrayCore>& held() const {
+    detail::expect_array(core_);
+    return core_;
+  }
 
   std::shared_ptr<detail::ArrayCore> core_;
 };

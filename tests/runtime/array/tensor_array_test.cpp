@@ -182,6 +182,54 @@ TEST_CASE("a writer that was moved from says so") {
   CHECK(moved.name() == "socket");
 }
 
+TEST_CASE("each member of an array that was moved from is refused") {
+  CpuDevice cpu;
+  TensorArray moved(2);
+  const TensorArray array = std::move(moved);
+  const char* const why = "array: expected an array, found one that was moved from";
+  // NOLINTBEGIN(bugprone-use-after-move)
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.size()), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.name()), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.to_string()), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.named("other")), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.of(DType::f32, {2})), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.expect(DType::f32, {2}), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.slot_levels()), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.state(0)), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.order()), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.is_window()), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.is_fixed()), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.closed()), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.peek(0)), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.read(-1, LoDTensor(range(1, 2)), cpu.stream(0))), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.write(0, range(1, 2), TensorArray::copy, cpu.stream(0)), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.fill(range(2, 2), {0, 1, 2}), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.fill_items(range(2, 2)), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.begin_fill(range(2, 2), {0, 1, 2}, nullptr, 1), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.issue(1), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.filled()), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.filling()), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.issued()), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.picked()), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.untouched()), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.prepare(0, DType::f32, {2}, cpu.stream(0))), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.writer("w")), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.feeder("w")), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.has_writers()), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.close(), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.fail(std::make_exception_ptr(ArgumentError("mine"))), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.cancel(), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(moved.watermark(1)), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(run_fifo(moved.values())), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(run_fifo(moved.stack(cpu.stream(0)))), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(run_fifo(moved.concat(cpu.stream(0)))), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(run_fifo(moved.gather({}, cpu.stream(0)))), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(run_fifo(moved.once_filled())), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(moved.scatter({0}, range(1, 2)), why, ArgumentError);
+  CHECK_FALSE(moved == array);
+  // NOLINTEND(bugprone-use-after-move)
+}
+
 TEST_CASE("reads and writes by an array that was moved from, and writes of a tensor that was, are refused") {
   TensorArray moved(2);
   const TensorArray array = std::move(moved);

@@ -210,6 +210,13 @@ void Importer::fail(const std::string& what) const { throw ProgramError(one_line
 
 void Importer::inputs(const onnx::GraphProto& graph) {
   Scope& scope = scopes_.back();
+  const auto add = [&](const std::string& name, VarType type, std::vector<std::string> extents) {
+    try {
+      define(name, program_.add_input(name, std::move(type), std::move(extents)));
+    } catch (const ArgumentError& error) {
+      fail(error.what());
+    }
+  };
   for (const onnx::ValueInfoProto& input : graph.input()) {
     if (scope.known.contains(input.name())) continue;  // an initializer gives it a value
     const std::string where = source_.name() + ": input " + printable(input.name());
@@ -223,10 +230,10 @@ void Importer::inputs(const onnx::GraphProto& graph) {
     const auto bound = options_.constants.find(input.name());
     if (const auto preset = defaults_.find(input.name()); preset != defaults_.end()) {
       const Known& known = preset->second;
-      define(input.name(), program_.add_input(input.name(), VarType(known.value.dtype(), known.value.dims())));
+      add(input.name(), VarType(known.value.dtype(), known.value.dims()), {});
       set_element(scope.vars.at(input.name()), known.element);
     } else if (bound == options_.constants.end()) {
-      define(input.name(), program_.add_input(input.name(), type, std::move(names)));
+      add(input.name(), type, std::move(names));
       if (input.type().has_tensor_type()) set_element(scope.vars.at(input.name()), held_type(input.type().tensor_type().elem_type()));
     } else {
       if (!fits(VarType(bound->second.dtype(), bound->second.dims()), type))

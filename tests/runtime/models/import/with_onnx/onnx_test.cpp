@@ -154,6 +154,9 @@ TEST_CASE("Errors name file, node, expected and found") {
   graph = dense();
   graph.input("s", {}, onnx::TensorProto::STRING);
   CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("m.onnx: input 's': expected elements of f64"), UnsupportedError);
+  graph = dense();
+  graph.input("", {2});
+  CHECK_THROWS_WITH_AS(parse(graph), "m.onnx: input: expected a name that is not empty and has no NUL, found ''", ProgramError);
 }
 
 TEST_CASE("Opsets 6 to 28 are read, others are refused") {
