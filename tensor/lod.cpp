@@ -191,6 +191,21 @@ void expect_room(std::int64_t count, std::size_t level) {
 
 }  // namespace
 
+LoD LoD::from_row_ids(const Level& ids, std::int64_t sequences) {
+  if (sequences < 0) throw LoDError("row ids: expected a number of sequences of 0 or more, found " + std::to_string(sequences));
+  expect_room(sequences, 0);
+  Level lengths(static_cast<std::size_t>(sequences));
+  std::int64_t least = 0;
+  for (std::size_t row = 0; row < ids.size(); ++row) {
+    if (ids[row] < least || ids[row] >= sequences)
+      throw LoDError("row ids: expected ids that never decrease, of " + std::to_string(sequences) + " sequences, found " +
+                     std::to_string(ids[row]) + " at row " + std::to_string(row) + (row == 0 ? "" : " behind " + std::to_string(least)));
+    least = ids[row];
+    ++lengths[static_cast<std::size_t>(least)];
+  }
+  return from_lengths({lengths});
+}
+
 LoD::Level LoD::row_ids(int level) const {
   const std::int64_t count = sequences(level);
   expect_room(rows(), static_cast<std::size_t>(level));

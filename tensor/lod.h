@@ -30,6 +30,9 @@ class LoD {
   static LoD from_lengths(const std::vector<Level>& levels);
   /// `from_offsets({{0, 2, 3}, {0, 3, 4, 6}})` is the same.
   static LoD from_offsets(std::vector<Level> levels);
+  /// One level of `sequences`, of which sequence `ids[i]` holds row i: the inverse of `row_ids`. `from_row_ids({0, 0, 2}, 4)` has lengths 2, 0, 1
+  /// and 0. LoDError unless the ids are numbers of sequences that never decrease; OutOfMemoryError for more than 2^36 sequences.
+  static LoD from_row_ids(const Level& ids, std::int64_t sequences);
   /// From the designs' form. LoDError too when `dim` is not the number of levels, or a level is null.
   static LoD from_seq_pos(const SeqPos& positions);
   /// The text of `to_string`, blanks allowed. ParseError says what was expected, and where; LoDError when the numbers do not fit.

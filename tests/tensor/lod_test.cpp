@@ -106,6 +106,21 @@ TEST_CASE("row ids name the sequence of each row") {
   CHECK(lod.row_ids(1) == LoD::Level{0, 0, 0, 1, 2, 2});
 }
 
+TEST_CASE("row ids make a level, empty sequences included") {
+  CHECK(LoD::from_row_ids({0, 0, 2}, 4) == LoD::from_lengths({{2, 0, 1, 0}}));
+  CHECK(LoD::from_row_ids({}, 2) == LoD::from_lengths({{0, 0}}));
+  CHECK(LoD::from_row_ids({}, 0) == LoD::from_lengths({{}}));
+  const LoD lod = LoD::from_lengths({{3, 0, 1, 2}});
+  CHECK(LoD::from_row_ids(lod.row_ids(0), 4) == lod);
+  CHECK_THROWS_WITH_AS(LoD::from_row_ids({0, 2, 1}, 4),
+                       "row ids: expected ids that never decrease, of 4 sequences, found 1 at row 2 behind 2", LoDError);
+  CHECK_THROWS_WITH_AS(LoD::from_row_ids({4}, 4), "row ids: expected ids that never decrease, of 4 sequences, found 4 at row 0", LoDError);
+  CHECK_THROWS_AS(LoD::from_row_ids({-1, 0}, 4), LoDError);
+  CHECK_THROWS_AS(LoD::from_row_ids({0}, 0), LoDError);
+  CHECK_THROWS_WITH_AS(LoD::from_row_ids({}, -1), "row ids: expected a number of sequences of 0 or more, found -1", LoDError);
+  CHECK_THROWS_AS(LoD::from_row_ids({}, huge), OutOfMemoryError);
+}
+
 TEST_CASE("a slice keeps the level and what lies below it") {
   const LoD lod = LoD::from_lengths({{2, 3}, {3, 6, 2, 6, 3}});
   CHECK(lod.slice(0, 1, 2) == LoD::from_lengths({{3}, {2, 6, 3}}));
