@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include <millrace/runtime/files/internal/printable.h>
+
 namespace millrace {
 namespace {
 
@@ -13,18 +15,18 @@ void check_slot(const OpDef& def, std::size_t place, std::set<std::string>& seen
   if (variadic) slot.resize(slot.size() - 3);
   if (!variadic && slot.ends_with("?")) slot.pop_back();
   if (!Program::is_name(slot) || !seen.insert(slot).second || (variadic && place + 1 != def.inputs.size()))
-    throw ProgramError("op registry: op '" + def.name + "': expected inputs of different names, only the last of them with '...', found '" +
-                       def.inputs[place] + "'");
+    throw ProgramError("op registry: op '" + def.name + "': expected inputs of different names, only the last of them with '...', found " +
+                       internal::printable(def.inputs[place]));
 }
 
 }  // namespace
 
 void OpRegistry::add(OpDef def) {
   if (def.name.empty() || !def.infer)
-    throw ProgramError("op registry: expected an op with a name and an inference, found '" + def.name + "'");
+    throw ProgramError("op registry: expected an op with a name and an inference, found " + internal::printable(def.name));
   // Names stand in the text form.
   if (!Program::is_name(def.name))
-    throw ProgramError("op registry: expected a name of letters, digits and _ . /, found '" + def.name + "'");
+    throw ProgramError("op registry: expected a name of letters, digits and _ . /, found " + internal::printable(def.name));
   std::set<std::string> slots;
   for (std::size_t i = 0; i < def.inputs.size(); ++i) check_slot(def, i, slots);
   const std::string name = def.name;

@@ -39,6 +39,7 @@ TEST_CASE("an op whose name is taken, or that has no name or no inference, is re
   OpRegistry ops;
   ops.add(op("a"));
   CHECK_THROWS_WITH_AS(ops.add(op("a")), "op registry: the name 'a' is taken", ProgramError);
+  CHECK_THROWS_WITH_AS(ops.add(op("a b\n")), "op registry: expected a name of letters, digits and _ . /, found 'a b?'", ProgramError);
   CHECK_THROWS_AS(ops.add(op("")), ProgramError);
   OpDef silent = op("b");
   silent.infer = nullptr;

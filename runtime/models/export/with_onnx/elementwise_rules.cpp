@@ -108,6 +108,11 @@ void cast(Exporter& to, const Op& op, const char* onnx) {
   to.give(op, onnx, to.all_in(op), {{"to", std::int64_t{onnx_type(op.attributes.get<DType>("to"))}}});
 }
 
+void bit_cast(Exporter& to, const Op& op, const char* onnx) {
+  to.need_opset(26);
+  cast(to, op, onnx);
+}
+
 /// An array or an order is the same one under another name.
 void identity(Exporter& to, const Op& op, const char* onnx) {
   if (Exporter::is_value(to.type(op, 0))) same(to, op, onnx);
@@ -177,6 +182,7 @@ constexpr Rule elementwise_table[] = {
     {"sigmoid_gradient", gradient_of, "Sigmoid"},
     {"tanh_gradient", gradient_of, "Tanh"},
     {"cast", cast, "Cast"},
+    {"bit_cast", bit_cast, "BitCast"},
     {"identity", identity, "Identity"},
     {"stop_gradient", same, "Identity"},
     {"dropout", dropout, "Identity"},

@@ -93,7 +93,7 @@ onnx::ModelProto Exporter::run() {
                            " that it has not: " + text);
   }
   drop_unused();
-  model_.set_ir_version(opset_ > 18 ? 9 : 8);
+  model_.set_ir_version(opset_ > 24 ? 13 : opset_ > 18 ? 9 : 8);
   onnx::OperatorSetIdProto& set = *model_.add_opset_import();
   set.set_domain("");
   set.set_version(opset_);
