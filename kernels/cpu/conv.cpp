@@ -87,18 +87,20 @@ class Group {
     x_ = planes.first + group * weights.dim(1) * planes.form.strides[1];
     find_offsets(planes.form, weights);
     if (taps != nullptr) take_parts(*taps);
-    std::int64_t last = 0;
-    for (std::size_t axis = 0; axis < extents_.size(); ++axis) last += (extents_[axis] - 1) * steps_[axis];
-    between_ = last + 1;
+    if (extents_.size() > 1 && extents_.back() % width_ == 0) {
+      lines_ = places_ / extents_.back();
+      between_ = extents_.back();
+    } else {
+      std::int64_t last = 0;
+      for (std::size_t axis = 0; axis < extents_.size(); ++axis) last += (extents_[axis] - 1) * steps_[axis];
+      between_ = last + 1;
+    }
     together_ = std::max<std::int64_t>(1, near_bytes / std::max<std::int64_t>(1, k_ * width_ * static_cast<std::int64_t>(sizeof(T))));
-    adjoining_ = between_ <= most_between * places_ && between_ >= width_ && rises();
+    adjoining_ = lines_ > 1 || (between_ <= most_between * places_ && between_ >= width_ && rises());
     if (adjoining_ && spatial == 2 && extents_.size() == 2 && weights.dim(2) > 1 && parts_.empty()) find_seen(x_dims[2], weights);
   }
 
-  std::int64_t panels() const {
-    const std::int64_t each = adjoining_ ? images_ * panels_of(between_) : panels_of(images_ * places_);
-    return each;
-  }
+  std::int64_t panels() const { return adjoining_ ? images_ * lines_ * panels_of(between_) : panels_of(images_ * places_); }
   std::int64_t work() const { return width_ * k_ * units_; }
   std::int64_t room() const { return width_ * (k_ * together_ + (k_ > k_block ? units_ : 0)); }
 
@@ -128,10 +130,14 @@ class Group {
       next.k = k_;
       next.weights = weights_;
       if (adjoining_) {
-        const std::int64_t image = panel / panels_of(between_), begin = panel % panels_of(between_) * width_;
+        const std::int64_t line = panel / panels_of(between_), begin = panel % panels_of(between_) * width_;
+        const std::int64_t image = line / lines_, row = line % lines_;
         const std::int64_t count = std::min(width_, between_ - begin);
-        const T* from = x_ + image * plane_image_ + begin;
-        find_segments(image, begin, begin + count, segments);
+        const T* from = x_ + image * plane_image_ + start_of(row) + begin;
+        if (lines_ > 1)
+          segments.push_back({0, image * out_image_ + row * between_ + begin, count});
+        else
+          find_segments(image, begin, begin + count, segments);
         if (count == width_) {
           next.x = from;
           next.offsets = offsets_.data();
@@ -418,7 +424,8 @@ class Group {
   std::int64_t units_;  // output channels
   std::int64_t k_ = 0, first_unit_ = 0, places_ = 1, images_ = 0, out_image_ = 0, plane_image_ = 0;
   std::int64_t together_ = 1;  // panels side by side that are computed together: with few k a row of out would be written in short pieces
-  std::int64_t between_ = 0;   // places of an image with those between its rows
+  std::int64_t lines_ = 1;     // rows of an image that are whole panels, one after the other
+  std::int64_t between_ = 0;   // places of a line: of such a row, or of an image with those between its rows
   bool adjoining_ = false;     // places that lie side by side are computed side by side, those between rows too
   std::vector<std::int64_t> extents_;  // of the output
   std::vector<std::int64_t> steps_;

@@ -26,6 +26,7 @@ struct Form {
   std::vector<Folded> outer;  // all but the last
   Folded last;
   std::int64_t planes = 1;  // extents in front of the folded axes
+  bool tiled = false;       // windows that fill one row, of all planes: any of them may begin a part of it
 
   Form(const PoolDesc& desc, const Tensor& x, const Tensor& out) : last{{}, 1, 1} {
     const int first = x.rank() - static_cast<int>(desc.axes.size());
@@ -46,9 +47,9 @@ struct Form {
       last = outer.back();
       outer.pop_back();
     }
-    const bool tiles = last.form.before == 0 && last.form.after == 0 && last.form.kernel == last.form.stride && last.form.dilation == 1 &&
-                       last.extent == last.out_extent * last.form.stride;
-    if (outer.empty() && tiles) {  // windows that fill their row: all rows are one
+    tiled = outer.empty() && last.form.before == 0 && last.form.after == 0 && last.form.kernel == last.form.stride &&
+            last.form.dilation == 1 && last.extent == last.out_extent * last.form.stride;
+    if (tiled) {
       last.extent *= planes;
       last.out_extent *= planes;
       planes = 1;
@@ -223,7 +224,14 @@ void run_type(const PoolDesc& desc, const Tensor& x, const Tensor& out, ThreadTe
   const Form form(desc, x, out);
   const T* from = static_cast<const T*>(x.raw());
   T* to = static_cast<T*>(out.raw_mutable());
-  const std::int64_t grain = std::max<std::int64_t>(1, grain_light / std::max<std::int64_t>(1, form.row_work()));
+  const auto grain_of = [](std::int64_t work) { return std::max<std::int64_t>(1, grain_light / std::max<std::int64_t>(1, work)); };
+  if (form.tiled) {
+    const PoolDesc::Axis& window = form.last.form;
+    return team.parallel(form.last.out_extent, grain_of(window.kernel), [&](std::int64_t begin, std::int64_t end) {
+      fold_windows({from + begin * window.stride, window.kernel, window.stride, window.dilation, end - begin}, desc.fold, to + begin);
+    });
+  }
+  const std::int64_t grain = grain_of(form.row_work());
   team.parallel(form.rows(), grain, [&](std::int64_t begin, std::int64_t end) {
     if (Strips<T>::fit(form)) return Strips<T>(desc, form, from).run(begin, end, to);
     Rows<T> rows(desc, form, from);

@@ -171,6 +171,38 @@ TEST_CASE("the last places of a convolution have the bits of products however ma
   });
 }
 
+TEST_CASE("rows of the output that are whole panels of places have the bits of products, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    Random random(6);
+    const DDim spaces[] = {{5, 32}, {4, 64}, {1, 128}, {2, 3, 64}};
+    for (const DDim& space : spaces)
+      for (const std::int64_t stride : {1, 2})
+        for (const std::int64_t channels : {1, 60}) {  // 3·3·60 k are two blocks
+          CAPTURE(space.to_string());
+          CAPTURE(stride);
+          CAPTURE(channels);
+          ConvDesc desc;
+          desc.groups = 2;
+          desc.relu = stride == 2;
+          DDim x_dims{2, 2 * channels}, w_dims{22, channels};
+          for (int axis = 0; axis < space.rank(); ++axis) {
+            const bool last = axis + 1 == space.rank();
+            desc.axes.push_back({last ? 1 : stride, 1, 1, 1});
+            x_dims = x_dims.inserted(axis + 2, last ? space[axis] : (space[axis] - 1) * stride + 1);
+            w_dims = w_dims.inserted(axis + 2, 3);
+          }
+          const Tensor x = random_tensor(random, DType::f32, x_dims), w = random_tensor(random, DType::f32, w_dims);
+          const Tensor bias = random_tensor(random, DType::f32, DDim{22});
+          const Tensor out = conv(desc, x, w, &bias, one.stream(0));
+          REQUIRE(out.dim(-1) == space[-1]);
+          CHECK(same_bits(out, by_products<float>(desc, x, w, &bias, out.dims(), one.stream(0))));
+          CHECK(same_bits(out, conv(desc, x, w, &bias, two.stream(0))));
+        }
+  });
+}
+
 TEST_CASE("a depthwise convolution has the bits of the products of its unfolded rows, on every instruction set") {
   each_instruction_set([](const std::string& name) {
     INFO(name);
